@@ -41,7 +41,7 @@ ENV PLIMSOLL_HOST=0.0.0.0
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
-CMD ["python", "-m", "api"]
+CMD ["python", "-m", "plimsoll.api"]
 
 FROM runtime AS worker
 COPY --from=build-worker /opt/venv /opt/venv

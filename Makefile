@@ -20,7 +20,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi same-answers sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff check --fix .
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
-	$(BIN)/python -m api.openapi
+	$(BIN)/python -m plimsoll.api.openapi
 
 contract: $(VENV)/.test $(CONTRACT_TOOLS)/.tools ## Hold openapi.yaml against three linters (needs Node.js and npm)
 	$(BIN)/openapi-spec-validator openapi.yaml
@@ -75,6 +75,9 @@ faults: $(VENV)/.test ## Kill, cut off, fill up and misdate real processes (abou
 
 faults-found: $(VENV)/.test ## Ask the service at PLIMSOLL_URL (or on port 8000) what earlier versions answered wrongly
 	$(BIN)/python -m pytest -p no:cacheprovider benchmarks/faults_found
+
+same-answers: $(VENV)/.test ## Ask this tree and the commit REF the same, and say which answers differ
+	$(BIN)/python -m benchmarks.same_answers $(if $(REF),--ref $(REF))
 
 soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
 	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)

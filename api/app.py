@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from api.auth.forwarded import Forwarded
-from api.auth.middleware import Authentication, SearchLimit, StreamLimit
-from api.compression import Compression
-from api.contract import DESCRIPTION, TITLE, contract_of
-from api.errors import add_error_handlers
-from api.heads import Heads
-from api.kept_answers import KeptAnswers
-from api.metrics import Metrics
-from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
-from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
-from api.services import running_services
-from api.tracing import Traced
-from planners import PLANNER_VERSION
-from service.settings import Settings
-from service.tracing import tracer_to
+from plimsoll.api.auth.forwarded import Forwarded
+from plimsoll.api.auth.middleware import Authentication, SearchLimit, StreamLimit
+from plimsoll.api.compression import Compression
+from plimsoll.api.contract import DESCRIPTION, TITLE, contract_of
+from plimsoll.api.errors import add_error_handlers
+from plimsoll.api.heads import Heads
+from plimsoll.api.kept_answers import KeptAnswers
+from plimsoll.api.metrics import Metrics
+from plimsoll.api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
+from plimsoll.api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
+from plimsoll.api.services import running_services
+from plimsoll.api.tracing import Traced
+from plimsoll.planners import PLANNER_VERSION
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.observability.tracing import tracer_to
 
 # Below it an answer fits in one packet either way.
 LEAST_COMPRESSED_BYTES = 1024

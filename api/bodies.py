@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import TypeAdapter
 
-from service.answers import JobBody
-from service.persistence.records import Job, Progress
+from plimsoll.service.jobs.answers import JobBody
+from plimsoll.service.persistence.records import Job, Progress
 
 NOT_BEGUN = Progress(done=0, total=0, unit="", message="")
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from service.network_addresses import Network, plain_address
-from service.rate_limits import caller_at
+from plimsoll.service.access.rate_limits import caller_at
+from plimsoll.service.ground.network_addresses import Network, plain_address
 
 FILES_FOR_OTHERS = 200
 """What a process opens beside connections: the database's, its own files, and libraries while they load."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from api.connection_limits import ConnectionLimits
+from plimsoll.api.connection_limits import ConnectionLimits
 
 MOST_HEAD_BYTES = 64 * 1024
 """As uvicorn's other protocol has it (h11_max_incomplete_event_size); nginx takes 32 KiB."""

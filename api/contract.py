@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.sse import EventSourceResponse
 
-from api.auth.contract import describe_keys
-from api.problems import problem_responses
-from service.problems import Problem
+from plimsoll.api.auth.contract import describe_keys
+from plimsoll.api.problems import problem_responses
+from plimsoll.service.ground.problems import Problem
 
 TITLE = "Plimsoll"
 EVENTS_PATH = "/jobs/{job_id}/events"

@@ -14,11 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api.problems import MEANINGS, ProblemResponse
-from api.strict_json import MalformedBody
-from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName, nearest_names
-from service.errors import TryLater, Unauthenticated
-from service.requests.pointers import FieldError, field_errors, field_name, parameter_error
+from plimsoll.api.problems import MEANINGS, ProblemResponse
+from plimsoll.api.strict_json import MalformedBody
+from plimsoll.planners.ground.errors import (
+    ImpossibleLayout,
+    PlimsollError,
+    UnknownModelType,
+    UnknownName,
+    nearest_names,
+)
+from plimsoll.service.ground.errors import TryLater, Unauthenticated
+from plimsoll.service.requests.pointers import FieldError, field_errors, field_name, parameter_error
 
 STATUS_OF_CODE: Mapping[str, int] = {
     "calibration-not-found": 404,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from service import main_job
+from plimsoll.service.requests import examples as main_job
 
 Examples: TypeAlias = dict[str, Any]
 

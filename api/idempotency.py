@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Header
 
-from service.persistence.records import Job
+from plimsoll.service.persistence.records import Job
 
 IdempotencyKey = Annotated[
     str | None,

@@ -17,14 +17,14 @@ from typing import cast
 import uvicorn
 from starlette.applications import Starlette
 
-from api.app import create_app
-from api.connection_limits import FILES_FOR_OTHERS, ConnectionLimits, raise_file_limit
-from api.connections import guarded_protocol
-from api.services import Services, check_database_is_named
-from service.listening import check_listening
-from service.logging import configure_logging
-from service.settings import Settings
-from service.starting import told_in_a_line
+from plimsoll.api.app import create_app
+from plimsoll.api.connection_limits import FILES_FOR_OTHERS, ConnectionLimits, raise_file_limit
+from plimsoll.api.connections import guarded_protocol
+from plimsoll.api.services import Services, check_database_is_named
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.observability.logging import configure_logging
+from plimsoll.service.running.listening import check_listening
+from plimsoll.service.running.starting import told_in_a_line
 
 ACCEPTED_A_TURN = 16
 """New connections in one turn of the event loop. A turn lasts 50 ms and more under load, and who asks only now, as a

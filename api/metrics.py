@@ -12,9 +12,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from planners.version import planner_version
-from service.plans.answers import TimedSearch
-from service.records_kept import Records
+from plimsoll.planners.version import planner_version
+from plimsoll.service.observability.records_kept import Records
+from plimsoll.service.plans.answers import TimedSearch
 
 # From the stored plan found again to the longest a request may take.
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -16,10 +16,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.metrics import Metrics
-from api.problems import ProblemResponse
-from planners.figures import figure
-from service.errors import TryLater
+from plimsoll.api.metrics import Metrics
+from plimsoll.api.problems import ProblemResponse
+from plimsoll.planners.ground.figures import figure
+from plimsoll.service.ground.errors import TryLater
 
 REQUEST_ID_HEADER = b"x-request-id"
 _GIVEN_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")

@@ -1,4 +1,4 @@
-"""`python -m api.openapi`: write the contract to `openapi.yaml`."""
+"""`python -m plimsoll.api.openapi`: write the contract to `openapi.yaml`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from api.app import create_app
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 
-OPENAPI_FILE = Path(__file__).parent.parent / "openapi.yaml"
+OPENAPI_FILE = Path(__file__).resolve().parents[1] / "openapi.yaml"
 LINE_COLUMNS = 120
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from service.persistence.paging import LARGEST_PAGE
+from plimsoll.service.persistence.paging import LARGEST_PAGE
 
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many to return at most.")]
 Cursor = Annotated[

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from service.problems import MEDIA_TYPE, Problem, ProblemField
-from service.requests.pointers import FieldError
+from plimsoll.service.ground.problems import MEDIA_TYPE, Problem, ProblemField
+from plimsoll.service.requests.pointers import FieldError
 
 SCHEMA_REFERENCE = {"$ref": "#/components/schemas/Problem"}
 

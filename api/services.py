@@ -12,31 +12,31 @@ import structlog
 from fastapi import Depends
 from starlette.requests import Request
 
-from api.metrics import Metrics
-from planners.catalogue import Catalogue, catalogue
-from service.admission.judge import AdmissionService
-from service.admission.kubernetes_api import api_of, config_maps_of, runtimes_of
-from service.admission.policy import Policies
-from service.admission.sizing import Sizer
-from service.calibrations.service import CalibrationService
-from service.catalogue_pages import CataloguePages
-from service.errors import DatabaseUnavailable
-from service.jobs import JobService
-from service.keys import KeyRing
-from service.measurements.learning import LearningService
-from service.measurements.measuring import MeasuringService
-from service.models.resolving import ModelResolver
-from service.persistence.database import Database
-from service.persistence.records import StoredPlan
-from service.plans.answers import TimedSearch
-from service.plans.planning import REMEMBERED_SECONDS, PlanningService
-from service.plans.readers import PlanReaders
-from service.quantizing import QuantizationService
-from service.rate_limits import StorageLimits
-from service.records_kept import RecordsKept
-from service.settings import Settings
-from service.starting import CannotStart
-from service.validating import ValidationService
+from plimsoll.api.metrics import Metrics
+from plimsoll.planners.catalogue import Catalogue, catalogue
+from plimsoll.service.access.keys import KeyRing
+from plimsoll.service.access.rate_limits import StorageLimits
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.calibrations.service import CalibrationService
+from plimsoll.service.catalogue.pages import CataloguePages
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.jobs.quantizations import QuantizationService
+from plimsoll.service.jobs.service import JobService
+from plimsoll.service.jobs.validations import ValidationService
+from plimsoll.service.measurements.service import MeasuringService
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.observability.records_kept import RecordsKept
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.answers import TimedSearch
+from plimsoll.service.plans.learned_starts import LearningService
+from plimsoll.service.plans.readers import PlanReaders
+from plimsoll.service.plans.service import REMEMBERED_SECONDS, PlanningService
+from plimsoll.service.running.starting import CannotStart
+from plimsoll.service.workloads.objects.kubernetes_api import api_of, config_maps_of, runtimes_of
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from planners.errors import nearest_names
-from service.requests.pointers import FieldError, escaped_step
+from plimsoll.planners.ground.errors import nearest_names
+from plimsoll.service.requests.pointers import FieldError, escaped_step
 
 MOST_JSON_ENTRIES = 100_000
 """Of lists and objects together; the longest model configurations and workloads hold a few thousand."""

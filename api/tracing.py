@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.middleware import UNMATCHED_ROUTE
-from service.tracing import TRACEPARENT, Tracer
+from plimsoll.api.middleware import UNMATCHED_ROUTE
+from plimsoll.service.observability.tracing import TRACEPARENT, Tracer
 
 _TRACEPARENT_HEADER = TRACEPARENT.encode()
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.errors import NotYetAvailable
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import LayoutRequest, Recompute, TrainingQuestion
-from planners.training import plan_without_advice
-from service.worker.dry_run.families import depth_key, number_of_layers
-from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob, read_job
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config, traits
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.training.planning import plan_without_advice
+from plimsoll.service.worker.dry_run.families import depth_key, number_of_layers
+from plimsoll.service.worker.dry_run.job import TraceJob, read_job
 
 SAMPLED_LAYERS = 4
 GPU = "h200-sxm-141gb"
@@ -254,9 +254,9 @@ def _in_words(value: Any) -> str:
 def grid() -> Iterator[Case]:
     """Yield every plan of the comparison."""
     for model in MODELS:
-        model_type = catalogue().model(model).config["model_type"]
+        tracing = traits(catalogue().model(model).config["model_type"]).tracing
         for way in WAYS:
-            if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
+            if "tensor_parallel" not in way or (tracing and tracing.has_llama_matrices):
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
         yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE, *FP8_WAYS))
@@ -341,9 +341,9 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a plan's predicted and traced peaks, item by item."""
-    from service.worker.dry_run.recording.curve import phase_at
-    from service.worker.dry_run.stacks import find_stack
-    from service.worker.dry_run.step import trace_steps
+    from plimsoll.service.worker.dry_run.recording.curve import phase_at
+    from plimsoll.service.worker.dry_run.stacks import find_stack
+    from plimsoll.service.worker.dry_run.step import trace_steps
 
     request, memory = planned(case)
     job: TraceJob = read_job(request)

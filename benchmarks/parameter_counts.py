@@ -24,9 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from planners.architecture import ModelSpec
-from planners.catalogue import CatalogueModel, catalogue
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import CatalogueModel, catalogue
+from plimsoll.planners.families import describe_config
 
 MICROSECONDS = 1e6
 # Types whose module transformers builds with a package that is not needed for anything else (timm).

@@ -30,16 +30,16 @@ from typing import Any
 import bitsandbytes.functional
 import torch
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from service.worker.child import ChildLimits, ChildOutcome, run_child
-from service.worker.child_main import peak_host_bytes
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.output_folder import PARTIAL_SUFFIX, RECORD_SUFFIX, SUMS_FILE
-from service.worker.quantization.shard_file import PlannedTensor, ShardFile
-from service.worker.quantization.sources import READ_DTYPES, RandomSource
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.service.worker.child import ChildLimits, ChildOutcome, run_child
+from plimsoll.service.worker.child_main import peak_host_bytes
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX, RECORD_SUFFIX, SUMS_FILE
+from plimsoll.service.worker.quantization.shard_file import PlannedTensor, ShardFile
+from plimsoll.service.worker.quantization.sources import READ_DTYPES, RandomSource
 
-TARGET = "service.worker.quantization.task:run"
+TARGET = "plimsoll.service.worker.quantization.task:run"
 # The bound that the job is to keep: this and its largest tensor.
 MEMORY_BYTES = 2 * 2**30
 # bitsandbytes takes a minute for a billion parameters; so many say how fast it is.
@@ -157,7 +157,7 @@ def _bitsandbytes_in_its_own_process(scheme: str) -> _Compared:
 def _killed_after_a_shard(request: Mapping[str, Any], partial: Path) -> int:
     """Run the task in a process of its own, kill it once a shard is whole, and return how many were."""
     limits = json.dumps({"memory_bytes": 2**40, "limit_address_space": False, "parent_pid": os.getpid()})
-    command = [sys.executable, "-m", "service.worker.child_main", TARGET, limits]
+    command = [sys.executable, "-m", "plimsoll.service.worker.child_main", TARGET, limits]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         assert child.stdin is not None
         child.stdin.write(json.dumps(request).encode())

@@ -22,18 +22,18 @@ from typing import Any
 
 import httpx
 
-from api.app import create_app
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingQuestion
-from service.gpus import resolve_hardware
-from service.logging import configure_logging
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.requests.hardware import Fleet
-from service.requests.serving import InferRequest
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.observability.logging import configure_logging
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.requests.hardware import Fleet
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 REPETITIONS = 41
 HTTP_REPETITIONS = 100

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.planning import plan_serving
 
 GPU = "h100-sxm-80gb"
 GIB = 2**30
@@ -86,6 +86,7 @@ def planned(case: Case) -> dict[str, Any]:
     degrees = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, **case.layout}
     gpus = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees.get("attention_data_parallel", 1)
     question = ServingQuestion(
+        engine="vllm",
         model=describe_config(config, name=case.model),
         hardware=Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=8),
         weights=case.weights,
@@ -105,11 +106,11 @@ def planned(case: Case) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
-    from service.worker.dry_run.recording.curve import largest_owners
-    from service.worker.serving_run.deployment import read_deployment
-    from service.worker.serving_run.passes import PROFILE
-    from service.worker.serving_run.running import trace_passes
-    from service.worker.serving_run.task import TERMS, measured_terms
+    from plimsoll.service.worker.dry_run.recording.curve import largest_owners
+    from plimsoll.service.worker.serving_run.deployment import read_deployment
+    from plimsoll.service.worker.serving_run.passes import PROFILE
+    from plimsoll.service.worker.serving_run.running import trace_passes
+    from plimsoll.service.worker.serving_run.task import TERMS, measured_terms
 
     request = planned(case)
     began = time.monotonic()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agreement import run_grid
-from planners.catalogue import catalogue
-from service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
 
@@ -110,10 +110,10 @@ JOBS = {
 
 def measure(name: str) -> dict[str, Any]:
     """Trace one job and return its figures."""
-    from service.worker.dry_run.layer_sampling import trace_stage
-    from service.worker.dry_run.recording.allocator import replay
-    from service.worker.dry_run.recording.curve import phase_peaks
-    from service.worker.dry_run.stacks import find_stack
+    from plimsoll.service.worker.dry_run.layer_sampling import trace_stage
+    from plimsoll.service.worker.dry_run.recording.allocator import replay
+    from plimsoll.service.worker.dry_run.recording.curve import phase_peaks
+    from plimsoll.service.worker.dry_run.stacks import find_stack
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()

@@ -11,20 +11,20 @@ from typing import Any
 import typer
 import yaml
 
-from cli.request_files import reason
-from planners.catalogue import catalogue
-from service.admission.config_maps import GivenConfigMaps
-from service.admission.judge import AdmissionService
-from service.admission.kinds import READ_KINDS
-from service.admission.object_parts import below, each_of
-from service.admission.policy import InvalidPolicy, Policies
-from service.admission.review import Answer, Review
-from service.admission.sizing import Sizer
-from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
-from service.errors import DatabaseUnavailable
-from service.models.resolving import ModelResolver
-from service.persistence.records import StoredPlan
-from service.settings import Settings
+from plimsoll.cli.request_files import reason
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.kinds import READ_KINDS
+from plimsoll.service.admission.policy import InvalidPolicy, Policies
+from plimsoll.service.admission.review import Answer, Review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps
+from plimsoll.service.workloads.objects.object_parts import below, each_of
+from plimsoll.service.workloads.objects.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
 
 ADMITTED, REFUSED, NOT_JUDGED = 0, 1, 2
 # As `kubectl apply -f -` has it.

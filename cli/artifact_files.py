@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cli.asking import NoAnswer
-from cli.screen import print_json, print_text
-from service.artifacts.saved_files import file_name, file_text
-from service.text.tables import table
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.screen import print_json, print_text
+from plimsoll.service.artifacts.saved_files import file_name, file_text
+from plimsoll.service.text.tables import table
 
 SCRIPT_SIGN = "#!"
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from cli.screen import ShowProgress
+from plimsoll.cli.screen import ShowProgress
 
 if TYPE_CHECKING:
-    from service.persistence.records import PlanKind
-    from service.requests.training import ValidationLevel
+    from plimsoll.service.persistence.records import PlanKind
+    from plimsoll.service.requests.training import ValidationLevel
 
     Kind: TypeAlias = PlanKind
 
@@ -64,11 +64,11 @@ class Answering(Protocol):
 def answering(url: str | None) -> Iterator[Answering]:
     """Yield who answers: the service at an address, or this process where there is none."""
     if url is None:
-        from cli.local import Local
+        from plimsoll.cli.local import Local
 
         yield Local()
         return
-    from cli.remote import Remote
+    from plimsoll.cli.remote import Remote
 
     with Remote(url) as service:
         yield service

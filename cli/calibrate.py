@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.asking import NoAnswer
-from cli.refusing import refuse
-from cli.remote import Remote
-from cli.request_files import UnreadableRequest, read_request
-from cli.screen import FITS, print_json, print_text
-from service.text.tables import joined, seconds_text, table, titled, wrapped
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.remote import Remote
+from plimsoll.cli.request_files import UnreadableRequest, read_request
+from plimsoll.cli.screen import FITS, print_json, print_text
+from plimsoll.service.text.tables import joined, seconds_text, table, titled, wrapped
 
 
 def run_calibrate(url: str, gpu: str, file: Path | None, *, from_record: bool = False, as_json: bool) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cli.asking import NoAnswer, answering
-from cli.refusing import refuse
-from cli.request_files import UnreadableRequest, model_reference
-from cli.screen import DOES_NOT_FIT, FITS, print_json, print_text
-from service.text.catalogue import accuracy_text, gpu_text, hardware_text, models_text
+from plimsoll.cli.asking import NoAnswer, answering
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.request_files import UnreadableRequest, model_reference
+from plimsoll.cli.screen import DOES_NOT_FIT, FITS, print_json, print_text
+from plimsoll.service.text.catalogue import accuracy_text, gpu_text, hardware_text, models_text
 
 
 def models(name: str | None, *, search: str | None, url: str | None, as_json: bool) -> int:
@@ -64,8 +64,8 @@ def _description_text(body: Mapping[str, Any]) -> str:
     # Here, so that lists need none of it.
     from pydantic import TypeAdapter
 
-    from service.models.description import ModelDescription
-    from service.text.models import model_text
+    from plimsoll.service.models.description import ModelDescription
+    from plimsoll.service.text.models import model_text
 
     return model_text(TypeAdapter(ModelDescription).validate_python(body))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from planners.errors import PlimsollError
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import running_server_url
-from service.settings import Settings
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import running_server_url
 
 
 def upgrade_database() -> int:

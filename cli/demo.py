@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cli.asking import NoAnswer
-from cli.refusing import refuse
-from cli.remote import Remote
-from cli.screen import FITS, NO_ANSWER, print_text, progress_bar
-from service import main_job
-from service.text.answers import job_text, plan_text
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.remote import Remote
+from plimsoll.cli.screen import FITS, NO_ANSWER, print_text, progress_bar
+from plimsoll.service.requests import examples
+from plimsoll.service.text.answers import job_text, plan_text
 
 
 def run_demo(url: str) -> int:
@@ -19,16 +19,16 @@ def run_demo(url: str) -> int:
     try:
         with Remote(url) as service, progress_bar("Demo") as show:
             _heading("1. Plan Llama-3.1-8B training on 8 H100s")
-            training = service.plan("train", main_job.PLAN_TRAINING, show)
+            training = service.plan("train", examples.PLAN_TRAINING, show)
             print_text(plan_text(training), verdict=training["verdict"])
             _heading("2. Validate that plan by tracing one rank's step")
             proof = service.validate(training["plan_id"], "trace", show)
             _print_job(proof)
             _heading("3. Size Qwen2.5-72B serving on 4 H100s")
-            serving = service.plan("infer", main_job.SIZE_SERVING, show)
+            serving = service.plan("infer", examples.SIZE_SERVING, show)
             print_text(plan_text(serving), verdict=serving["verdict"])
             _heading("4. Quantize Llama-3.2-1B (random weights) to NF4")
-            quantization = service.quantize(main_job.QUANTIZE, show)["job"]
+            quantization = service.quantize(examples.QUANTIZE, show)["job"]
             _print_job(quantization)
     except NoAnswer as error:
         return refuse(error, ())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cli.options import RequestOption
-from cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
+from plimsoll.service.requests.shown import SERVING
 
 INFER: tuple[RequestOption, ...] = (
     *MODEL,
@@ -20,7 +21,7 @@ INFER: tuple[RequestOption, ...] = (
         "Format of the cache; absent: as the checkpoint is stored, else bf16.",
         complete=choices("CacheFormat"),
     ),
-    option("--max-model-len", "serving.max_model_len", "Tokens of the longest request.", int),
+    *(option(shown.flag, shown.field, shown.words, shown.kind) for shown in SERVING),
     option("--rope-type", "serving.rope_scaling.rope_type", "How positions are stretched: yarn, linear or dynamic."),
     option("--rope-factor", "serving.rope_scaling.factor", "By how much.", float),
     option(
@@ -30,26 +31,15 @@ INFER: tuple[RequestOption, ...] = (
         int,
     ),
     option("--rope-theta", "serving.rope_scaling.rope_theta", "The wavelengths' base, for launch files.", float),
-    option("--input-tokens", "serving.input_tokens", "Tokens of a prompt.", int),
-    option("--output-tokens", "serving.output_tokens", "Tokens of an answer.", int),
-    option("--concurrency", "serving.concurrency", "Requests at once, over the whole deployment.", int),
-    option("--requests-per-second", "serving.requests_per_second", "Requests that arrive each second.", float),
     option("--ttft-seconds", "serving.slo.ttft_seconds", "Mean time to the first token to keep.", float),
     option("--tpot-seconds", "serving.slo.tpot_seconds", "Mean time a token to keep.", float),
     option("--engine", "serving.engine", "vllm, sglang, tensorrt-llm or transformers.", complete=choices("Engine")),
     option("--engine-version", "serving.engine_version", "Absent: the newest known."),
-    option("--gpu-memory-utilization", "serving.gpu_memory_utilization", "The engine's own setting.", float),
-    option("--block-size", "serving.block_size", "Tokens of a cache block.", int),
-    option("--max-num-batched-tokens", "serving.max_num_batched_tokens", "The engine's own setting.", int),
     option(
         "--cache-implementation",
         "serving.cache_implementation",
         "Of transformers: a cache that grows, or one for the longest sequence at once.",
         complete=choices("CacheImplementation"),
-    ),
-    option("--max-num-seqs", "serving.max_num_seqs", "The engine's own setting.", int),
-    option(
-        "--prefix-cache-hit-rate", "serving.prefix_cache_hit_rate", "The part of prompts that is cached, 0 to 1.", float
     ),
     option("--draft-tokens", "serving.speculative.tokens", "Tokens drafted at once.", int),
     option(

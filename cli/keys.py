@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from planners.errors import PlimsollError
-from service.keys import make_key
-from service.persistence.database import Database
-from service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
-from service.postgres.embedded import running_server_url
-from service.settings import Settings
-from service.text.tables import table
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
+from plimsoll.service.running.postgres.embedded import running_server_url
+from plimsoll.service.text.tables import table
 
 Answer = TypeVar("Answer")
 

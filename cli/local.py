@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from cli.asking import Json, NoAnswer
-from cli.screen import ShowProgress
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, PlimsollError
-from service.persistence.records import Progress
-from service.requests.pointers import field_errors
+from plimsoll.cli.asking import Json, NoAnswer
+from plimsoll.cli.screen import ShowProgress
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
+from plimsoll.service.persistence.records import Progress
+from plimsoll.service.requests.pointers import field_errors
 
 if TYPE_CHECKING:
-    from cli.asking import Kind
-    from service.catalogue_pages import CataloguePages
-    from service.in_process import InProcess
-    from service.requests.training import ValidationLevel
-    from service.settings import Settings
+    from plimsoll.cli.asking import Kind
+    from plimsoll.service.catalogue.pages import CataloguePages
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.jobs.in_process import InProcess
+    from plimsoll.service.requests.training import ValidationLevel
 
 Request = TypeVar("Request", bound=BaseModel)
 Answer = TypeVar("Answer")
@@ -34,28 +34,28 @@ class Local:
 
     @cached_property
     def _settings(self) -> Settings:
-        from service.settings import Settings
+        from plimsoll.service.ground.settings import Settings
 
         return Settings()
 
     @cached_property
     def _service(self) -> InProcess:
-        from service.in_process import InProcess
+        from plimsoll.service.jobs.in_process import InProcess
 
         return InProcess(self._settings)
 
     @cached_property
     def _pages(self) -> CataloguePages:
-        from service.catalogue_pages import CataloguePages
-        from service.models.resolving import ModelResolver
-        from service.settings import reading_anywhere
+        from plimsoll.service.catalogue.pages import CataloguePages
+        from plimsoll.service.ground.settings import reading_anywhere
+        from plimsoll.service.models.resolving import ModelResolver
 
         return CataloguePages(catalogue(), ModelResolver(catalogue(), reading_anywhere(self._settings)))
 
     def plan(self, kind: Kind, request: Json, show: ShowProgress) -> dict[str, Any]:
         """Return a plan's body, proved where the request asks for it; raises NoAnswer."""
-        from service.requests.serving import InferRequest
-        from service.requests.training import TrainRequest
+        from plimsoll.service.requests.serving import InferRequest
+        from plimsoll.service.requests.training import TrainRequest
 
         def tell(progress: Progress) -> None:
             show(_values(progress), RUNNING)
@@ -84,7 +84,7 @@ class Local:
 
     def quantize(self, request: Json, show: ShowProgress) -> dict[str, Any]:
         """Return the estimate and the finished job; raises NoAnswer."""
-        from service.requests.jobs import QuantizeRequest
+        from plimsoll.service.requests.jobs import QuantizeRequest
 
         asked = _request(QuantizeRequest, request)
 
@@ -99,7 +99,7 @@ class Local:
 
     def describe(self, model: str | Json) -> dict[str, Any]:
         """Return a model's description; raises NoAnswer."""
-        from service.requests.models import DescribeRequest
+        from plimsoll.service.requests.models import DescribeRequest
 
         asked = _request(DescribeRequest, {"model": model})
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.help_text import GroupedCommand
-from cli.infer_options import INFER
-from cli.options import (
+from plimsoll.cli.help_text import GroupedCommand
+from plimsoll.cli.infer_options import INFER
+from plimsoll.cli.options import (
     URL_VARIABLE,
     command_of,
     file_option,
@@ -21,11 +21,11 @@ from cli.options import (
     set_option,
     url_option,
 )
-from cli.quantize_options import QUANTIZE
-from cli.train_options import TRAIN
+from plimsoll.cli.quantize_options import QUANTIZE
+from plimsoll.cli.train_options import TRAIN
 
 if TYPE_CHECKING:
-    from cli.asking import Kind
+    from plimsoll.cli.asking import Kind
 
 app = typer.Typer(
     name="plimsoll",
@@ -52,8 +52,8 @@ Search = Annotated[str | None, typer.Option(help="Only those in whose id, aliase
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        from planners import PLANNER_VERSION
-        from planners.version import planner_version
+        from plimsoll.planners import PLANNER_VERSION
+        from plimsoll.planners.version import planner_version
 
         typer.echo(f"plimsoll {PLANNER_VERSION}, planner {planner_version()}")
         raise typer.Exit
@@ -75,9 +75,9 @@ def serve(
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 serves the API alone.")] = 1,
 ) -> None:
     """Run database, API and workers together until Ctrl-C."""
-    from service.settings import Settings
-    from service.starting import told_in_a_line
-    from service.supervisor import Supervisor
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.running.starting import told_in_a_line
+    from plimsoll.service.running.supervisor import Supervisor
 
     given = {"host": host, "port": port}
     with told_in_a_line():
@@ -93,9 +93,9 @@ def worker(
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs to run at once.")] = 1,
 ) -> None:
     """Run one worker against the configured database."""
-    from service.settings import Settings
-    from service.starting import told_in_a_line
-    from service.worker.main import run_worker
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.running.starting import told_in_a_line
+    from plimsoll.service.worker.main import run_worker
 
     with told_in_a_line():
         settings = Settings()
@@ -108,7 +108,7 @@ def database_upgrade() -> None:
 
     Many replicas may do so at once. Exit code 0 or 2.
     """
-    from cli.database import upgrade_database
+    from plimsoll.cli.database import upgrade_database
 
     raise typer.Exit(upgrade_database())
 
@@ -122,7 +122,7 @@ def keys_create(
     days: Annotated[int | None, typer.Option(min=1, help="How long it is in force; default: until revoked.")] = None,
 ) -> None:
     """Make a key and print it, this once."""
-    from cli.keys import create_key
+    from plimsoll.cli.keys import create_key
 
     raise typer.Exit(create_key(name, scope, days))
 
@@ -130,7 +130,7 @@ def keys_create(
 @keys.command("list")
 def keys_list() -> None:
     """List every key that was made."""
-    from cli.keys import list_keys
+    from plimsoll.cli.keys import list_keys
 
     raise typer.Exit(list_keys())
 
@@ -138,7 +138,7 @@ def keys_list() -> None:
 @keys.command("revoke")
 def keys_revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `list` shows it.")]) -> None:
     """Refuse a key from now on."""
-    from cli.keys import revoke_key
+    from plimsoll.cli.keys import revoke_key
 
     raise typer.Exit(revoke_key(key_id))
 
@@ -148,7 +148,7 @@ def demo(
     url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
 ) -> None:
     """Plan, validate, size and quantize on a running service."""
-    from cli.demo import run_demo
+    from plimsoll.cli.demo import run_demo
 
     raise typer.Exit(run_demo(url))
 
@@ -161,7 +161,7 @@ def admit(
     policy: Annotated[Path | None, typer.Option(help="The policy file; default: the configured one.")] = None,
 ) -> None:
     """Say what the admission webhook would. Exit code 0, 1 (refused) or 2 (could not judge)."""
-    from cli.admit import admit as admit_file
+    from plimsoll.cli.admit import admit as admit_file
 
     raise typer.Exit(admit_file(file, policy))
 
@@ -179,7 +179,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Fit a GPU's efficiencies to a site's own measurements."""
-    from cli.calibrate import run_calibrate
+    from plimsoll.cli.calibrate import run_calibrate
 
     raise typer.Exit(run_calibrate(url, gpu, file, from_record=from_record, as_json=as_json))
 
@@ -193,7 +193,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Prove a plan. Exit code 0 where it agrees, 1 where it is refuted, 2 without a proof."""
-    from cli.planning import validate as validate_plan
+    from plimsoll.cli.planning import validate as validate_plan
 
     raise typer.Exit(validate_plan(plan_id, file=file, level=level, url=url, as_json=as_json))
 
@@ -208,7 +208,7 @@ def emit(
     as_json: AsJson = False,
 ) -> None:
     """Write a plan's launch files into a folder. No file is written over."""
-    from cli.planning import emit as emit_files
+    from plimsoll.cli.planning import emit as emit_files
 
     raise typer.Exit(emit_files(plan_id, file=file, folder=folder, only_list=only_list, url=url, as_json=as_json))
 
@@ -221,7 +221,7 @@ def models(
     as_json: AsJson = False,
 ) -> None:
     """List the models that requests may name, or describe one."""
-    from cli.catalogues import models as show_models
+    from plimsoll.cli.catalogues import models as show_models
 
     raise typer.Exit(show_models(name, search=search, url=url, as_json=as_json))
 
@@ -234,7 +234,7 @@ def hardware(
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs and clusters that requests may name, or one."""
-    from cli.catalogues import hardware as show_hardware
+    from plimsoll.cli.catalogues import hardware as show_hardware
 
     raise typer.Exit(show_hardware(name, search=search, url=url, as_json=as_json))
 
@@ -246,13 +246,13 @@ def accuracy(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for each measurement on record.")] = False,
 ) -> None:
     """Say how far off a service's predictions on record were."""
-    from cli.catalogues import accuracy as show_accuracy
+    from plimsoll.cli.catalogues import accuracy as show_accuracy
 
     raise typer.Exit(show_accuracy(url=url, as_json=as_json, as_csv=as_csv))
 
 
 def _plan(kind: Kind, values: Mapping[str, Any], **others: Any) -> int:
-    from cli.planning import plan as plan_request
+    from plimsoll.cli.planning import plan as plan_request
 
     return plan_request(kind, values, **others)
 
@@ -266,7 +266,7 @@ def _plan_infer(values: Mapping[str, Any], **others: Any) -> int:
 
 
 def _quantize(values: Mapping[str, Any], **others: Any) -> int:
-    from cli.quantizing import quantize
+    from plimsoll.cli.quantizing import quantize
 
     return quantize(values, **others)
 

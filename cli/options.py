@@ -103,7 +103,7 @@ def json_option() -> Any:
 
 
 def _model_names(typed: str) -> list[str]:
-    from planners.catalogue import catalogue
+    from plimsoll.planners.catalogue import catalogue
 
     names = {name for model in catalogue().models for name in (model.id, *model.aliases)}
     return sorted(name for name in names if name.lower().startswith(typed.lower()))

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from cli.artifact_files import list_artifacts, write_artifacts
-from cli.asking import Answering, NoAnswer, answering
-from cli.infer_options import INFER
-from cli.options import RequestOption
-from cli.refusing import refuse
-from cli.request_files import UnreadableRequest, merged, read_request
-from cli.screen import DOES_NOT_FIT, FITS, NO_ANSWER, print_json, print_text, progress_bar
-from cli.train_options import TRAIN
-from service.requests.training import ValidationLevel
-from service.text.answers import job_text, plan_text
+from plimsoll.cli.artifact_files import list_artifacts, write_artifacts
+from plimsoll.cli.asking import Answering, NoAnswer, answering
+from plimsoll.cli.infer_options import INFER
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.request_files import UnreadableRequest, merged, read_request
+from plimsoll.cli.screen import DOES_NOT_FIT, FITS, NO_ANSWER, print_json, print_text, progress_bar
+from plimsoll.cli.train_options import TRAIN
+from plimsoll.service.requests.training import ValidationLevel
+from plimsoll.service.text.answers import job_text, plan_text
 
 if TYPE_CHECKING:
-    from cli.asking import Kind
+    from plimsoll.cli.asking import Kind
 
 REFUTED = "refuted"
 OPTIONS: Mapping[Kind, Sequence[RequestOption]] = {"train": TRAIN, "infer": INFER}

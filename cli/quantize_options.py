@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.options import RequestOption
-from cli.request_options import MODEL, choices, option
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.request_options import MODEL, choices, option
 
 QUANTIZE: tuple[RequestOption, ...] = (
     *MODEL,

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.asking import NoAnswer, answering
-from cli.quantize_options import QUANTIZE
-from cli.refusing import refuse
-from cli.request_files import UnreadableRequest, merged, read_request
-from cli.screen import FITS, NO_ANSWER, print_json, print_text, progress_bar
-from service.text.answers import job_text
+from plimsoll.cli.asking import NoAnswer, answering
+from plimsoll.cli.quantize_options import QUANTIZE
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.request_files import UnreadableRequest, merged, read_request
+from plimsoll.cli.screen import FITS, NO_ANSWER, print_json, print_text, progress_bar
+from plimsoll.service.text.answers import job_text
 
 PATH_FIELDS = ("weights.path", "output")
 

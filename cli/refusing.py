@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.asking import NoAnswer
-from cli.options import RequestOption
-from cli.request_files import UnreadableRequest
-from cli.screen import NO_ANSWER, complain
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.request_files import UnreadableRequest
+from plimsoll.cli.screen import NO_ANSWER, complain
 
 # Whole parts of a request, by what is typed for them first.
 PARTS = {"/model": "MODEL", "/hardware": "--gpu"}

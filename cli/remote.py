@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from cli.asking import Json, NoAnswer
-from cli.screen import ShowProgress
+from plimsoll.cli.asking import Json, NoAnswer
+from plimsoll.cli.screen import ShowProgress
 from plimsoll.client import Client, ClientError, Refused, Unreachable, calls
 from plimsoll.client.calls import Call
-from service.answers import JobBody
-from service.requests.training import ValidationLevel
+from plimsoll.service.jobs.answers import JobBody
+from plimsoll.service.requests.training import ValidationLevel
 
 if TYPE_CHECKING:
-    from cli.asking import Kind
+    from plimsoll.cli.asking import Kind
 
 Answer = TypeVar("Answer")
 KEY_VARIABLE = "PLIMSOLL_API_KEY"

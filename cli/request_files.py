@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from service.requests.configs import special_number
+from plimsoll.service.requests.configs import special_number
 
 STANDARD_INPUT = Path("-")
 # YAML 1.2's floats (section 10.3.2); PyYAML keeps to 1.1, which reads 1.5e12 as text.

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import typer
 
-from cli.options import RequestOption
+from plimsoll.cli.options import RequestOption
 
 HARDWARE_PANEL, JOB_PANEL, LAYOUT_PANEL, RUN_PANEL = "Hardware", "Job", "Layout (searched where absent)", "Run"
 
@@ -24,19 +24,21 @@ def _count_or_range(text: str) -> int | dict[str, int]:
 
 
 def choices(name: str) -> Callable[[str], list[str]]:
-    """Return a completion with the literals of one type of the requests."""
+    """Return a completion with the literals of one type of the terms or the requests."""
 
     def complete(typed: str) -> list[str]:
-        from service.requests import hardware, jobs, serving, training
+        from plimsoll.planners.ground import terms
+        from plimsoll.service.requests import hardware, jobs, serving, training
 
-        literal = next(getattr(module, name) for module in (training, serving, jobs, hardware) if hasattr(module, name))
+        modules = (terms, training, serving, jobs, hardware)
+        literal = next(getattr(module, name) for module in modules if hasattr(module, name))
         return [choice for choice in get_args(literal) if choice.startswith(typed)]
 
     return complete
 
 
 def _gpu_names(typed: str) -> list[str]:
-    from planners.catalogue import catalogue
+    from plimsoll.planners.catalogue import catalogue
 
     return sorted(gpu.id for gpu in catalogue().gpus if gpu.id.startswith(typed.lower()))
 

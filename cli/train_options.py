@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cli.options import RequestOption
-from cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
-from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
+from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 
 RECOMPUTE_FORMS = {"full": "full_layers", "every": "every"}
 
@@ -99,7 +99,7 @@ TRAIN: tuple[RequestOption, ...] = (
         "--kernels",
         "training.kernels",
         "eager, fused, compiled or foak; absent: as the framework does.",
-        complete=choices("KernelChoice"),
+        complete=choices("KernelKind"),
     ),
     option(
         "--gradient-dtype", "training.gradient_dtype", "Absent: as the framework does.", complete=choices("StateDtype")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context
 
-from migrations.comparison import is_ours
-from service.persistence.addresses import sqlalchemy_url
-from service.persistence.tables import metadata
-from service.settings import Settings
+from plimsoll.migrations.comparison import is_ours
+from plimsoll.service.ground.database_address import sqlalchemy_url
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.tables import metadata
 
 
 def migrate(connection: sa.Connection) -> None:

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.plans import Omitted
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.plans import Omitted
 
 T = TypeVar("T")
 

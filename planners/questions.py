@@ -1,18 +1,32 @@
 """Questions: what a client asks, resolved and frozen.
 
 A question holds the model's description and the GPU's facts themselves, so that
-a planner needs nothing else. A field that is None is left to the planner.
+a planner needs nothing else. A field that is None is left to the planner; what numbers
+may be, their fields say (`planners/ground/ranges.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any, ClassVar
 
-from planners.architecture import ModelSpec
-from planners.hardware import Hardware
-from planners.serving.learned import Learned
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.ranges import (
+    BATCHED_TOKENS,
+    BLOCK_TOKENS,
+    CONCURRENCY,
+    DEGREE,
+    DRAFT_TOKENS,
+    FRACTION,
+    REQUESTS_PER_SECOND,
+    SECONDS,
+    SEQUENCE_TOKENS,
+    SHARE,
+    asked,
+)
+from plimsoll.planners.learned import Learned
 
 # Llama Team 2024, section 3.3.4 and table 5, arXiv:2407.21783: 419 unexpected interruptions in 54 days on 16,384 GPUs,
 # whatever their cause: 419 / 54 * 30 / 16,384 = 0.0142.
@@ -76,7 +90,7 @@ class Recompute:
     layer's input); `full_layers` limits `full` to that many layers of each stage,
     `every` to every so-manieth layer of each stage, counted from its first;
     `modules` names the parts of each layer that `selective` computes again
-    (`planners/memory/recompute_modules.py`), empty meaning what the framework does.
+    (`planners/jobs/recompute_modules.py`), empty meaning what the framework does.
     """
 
     mode: str
@@ -191,20 +205,20 @@ class TrainingQuestion:
 class ServingLayoutRequest:
     """The serving degrees a client fixed; `data_parallel` counts replicas."""
 
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    data_parallel: int | None = None
-    attention_data_parallel: int | None = None
-    expert_parallel: int | None = None
-    decode_context_parallel: int | None = None
+    tensor_parallel: int | None = asked(DEGREE)
+    pipeline_parallel: int | None = asked(DEGREE)
+    data_parallel: int | None = asked(DEGREE)
+    attention_data_parallel: int | None = asked(DEGREE)
+    expert_parallel: int | None = asked(DEGREE)
+    decode_context_parallel: int | None = asked(DEGREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLevel:
     """The latency a deployment must keep: time to first token and per output token."""
 
-    ttft_seconds: float | None = None
-    tpot_seconds: float | None = None
+    ttft_seconds: float | None = asked(SECONDS)
+    tpot_seconds: float | None = asked(SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +238,8 @@ class LengthDistribution:
 class Speculation:
     """Speculative decoding: `tokens` drafted at once, each accepted at `acceptance_rate` while those before it were."""
 
-    tokens: int
-    acceptance_rate: float
+    tokens: int = asked(DRAFT_TOKENS, MISSING)
+    acceptance_rate: float = asked(FRACTION, MISSING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,16 +270,16 @@ class RopeScaling:
 class Disaggregation:
     """Prefill and decode on GPUs of their own; a number left None is searched."""
 
-    prefill_gpus: int | None = None
-    decode_gpus: int | None = None
+    prefill_gpus: int | None = asked(DEGREE)
+    decode_gpus: int | None = asked(DEGREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedChoices:
-    """Formats and batch limits a client allows; where a tuple is empty the question's own stands."""
+    """Formats and batch limits a client allows, by the question's fields; where a tuple is empty its own stands."""
 
     weights: tuple[str, ...] = ()
-    kv_caches: tuple[str, ...] = ()
+    kv_cache: tuple[str, ...] = ()
     max_num_batched_tokens: tuple[int, ...] = ()
     max_num_seqs: tuple[int, ...] = ()
 
@@ -286,24 +300,24 @@ class ServingQuestion:
     weights: str = "bf16"
     kv_cache: str = "bf16"
     scale_block: int | None = None
-    max_model_len: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    max_model_len: int | None = asked(SEQUENCE_TOKENS)
+    input_tokens: int | None = asked(SEQUENCE_TOKENS)
+    output_tokens: int | None = asked(SEQUENCE_TOKENS)
     input_length: LengthDistribution | None = None
     output_length: LengthDistribution | None = None
-    concurrency: int | None = None
-    requests_per_second: float | None = None
-    prefix_cache_hit_rate: float = 0.0
+    concurrency: int | None = asked(CONCURRENCY)
+    requests_per_second: float | None = asked(REQUESTS_PER_SECOND)
+    prefix_cache_hit_rate: float = asked(FRACTION, 0.0)
     speculative: Speculation | None = None
     disaggregated: Disaggregation | None = None
-    engine: str = "vllm"
+    engine: str
     engine_version: str | None = None
     rope_scaling: RopeScaling | None = None
-    gpu_memory_utilization: float | None = None
-    block_size: int | None = None
+    gpu_memory_utilization: float | None = asked(SHARE)
+    block_size: int | None = asked(BLOCK_TOKENS)
     cache_implementation: str | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = asked(BATCHED_TOKENS)
+    max_num_seqs: int | None = asked(CONCURRENCY)
     slo: ServiceLevel | None = None
     objective: str = "throughput"
     layout: ServingLayoutRequest = field(default_factory=ServingLayoutRequest)

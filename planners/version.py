@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from planners import PLANNER_VERSION
+from plimsoll.planners import PLANNER_VERSION
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".py", ".toml", ".csv")

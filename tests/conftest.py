@@ -1,114 +1,35 @@
 """One PostgreSQL for the whole run, and an empty database for each test that asks for one.
 
 With several test processes each has a server of its own: it starts in a second, and
-nobody has to wait for anybody, or to be the last to leave. A database is
-emptied after a test and given to the next one, since making one writes megabytes.
+nobody has to wait for anybody, or to be the last to leave. What needs the database, the API
+or a worker is imported by the fixtures that need it: most tests are of planners and need none.
 """
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
-import psycopg
 import pytest
-from psycopg import sql
-from sqlalchemy.engine import make_url
 
-from service.persistence.database import Database
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.settings import Settings
-from tests.live_service import running_api, running_worker
+if TYPE_CHECKING:
+    from plimsoll.service.persistence.database import Database
+    from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
+    from tests.databases import Databases
 
 # How long an example takes says more of the machine's other work than of the code.
 hypothesis.settings.register_profile("plimsoll", deadline=None)
 hypothesis.settings.load_profile("plimsoll")
 
-_TABLES = """
-    SELECT relname::text FROM pg_class
-    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version' ORDER BY relname
-"""
-_END_OTHERS = """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
-@dataclass(slots=True)
-class Databases:
-    """The databases of one server."""
-
-    server: EmbeddedPostgres
-    _tables: list[str] = field(default_factory=list)
-    _free: list[str] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    @contextmanager
-    def empty(self) -> Iterator[str]:
-        """Yield the URL of a database without any table, dropped afterwards."""
-        name = self._create("template1")
-        yield self.url(name)
-        self._drop(name)
-
-    @contextmanager
-    def migrated(self) -> Iterator[str]:
-        """Yield the URL of a database with every table and no row."""
-        if not self._tables:
-            self._create_template()
-        name = self._free.pop() if self._free else self._create("migrated")
-        yield self.url(name)
-        if self._make_empty(name):
-            self._free.append(name)
-        else:
-            self._drop(name)
-
-    def url(self, name: str) -> str:
-        return make_url(self.server.url).set(database=name).render_as_string(hide_password=False)
-
-    def _create_template(self) -> None:
-        self._execute(sql.SQL("CREATE DATABASE migrated"))
-        upgrade(self.url("migrated"))
-        with self._connect("migrated") as connection:
-            self._tables = [name for (name,) in connection.execute(_TABLES)]
-
-    def _create(self, template: str) -> str:
-        name = f"test_{next(self._numbers)}"
-        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
-        self._execute(create.format(sql.Identifier(name), sql.Identifier(template)))
-        return name
-
-    def _drop(self, name: str) -> None:
-        self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-    def _make_empty(self, name: str) -> bool:
-        """Delete every row, and return whether the tables are still those that were migrated."""
-        with self._connect(name) as connection:
-            connection.execute(_END_OTHERS)
-            if [table for (table,) in connection.execute(_TABLES)] != self._tables:
-                return False
-            # As a replica: no trigger and no foreign key minds the order.
-            connection.execute("SET session_replication_role = replica")
-            deletions = (sql.SQL("DELETE FROM {}").format(sql.Identifier(table)) for table in self._tables)
-            connection.execute(sql.SQL("; ").join(deletions))
-        return True
-
-    def _execute(self, statement: sql.Composable) -> None:
-        with self._connect("postgres") as connection:
-            connection.execute(statement)
-
-    def _connect(self, name: str) -> psycopg.Connection:
-        return psycopg.connect(self.server.conninfo, dbname=name, autocommit=True)
-
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
     """Return the running server, which forgets everything with the machine."""
+    from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
+
     with (
         tempfile.TemporaryDirectory(prefix="plimsoll-tests-", ignore_cleanup_errors=True) as folder,
         EmbeddedPostgres(Path(folder) / "postgres", durable=False) as server,
@@ -119,6 +40,8 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def databases(postgres: EmbeddedPostgres) -> Databases:
     """Return the server's databases."""
+    from tests.databases import Databases
+
     return Databases(postgres)
 
 
@@ -146,6 +69,9 @@ def module_database_url(databases: Databases) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def service_url(module_database_url: str) -> Iterator[str]:
     """Return the URL of a service that the tests of one module share; no worker runs unless a test asks for one."""
+    from plimsoll.service.ground.settings import Settings
+    from tests.live_service import running_api
+
     with running_api(Settings(database_url=module_database_url)) as url:
         yield url
 
@@ -153,6 +79,8 @@ def service_url(module_database_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def worker(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run a worker for the service of the module."""
+    from tests.live_service import running_worker
+
     with running_worker(module_database_url, tmp_path_factory.mktemp("worker") / "log"):
         yield
 
@@ -160,5 +88,7 @@ def worker(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """Return an open database without any row."""
+    from plimsoll.service.persistence.database import Database
+
     async with Database(database_url) as opened:
         yield opened

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import uvicorn
 
-from api.main import server_config
-from service.settings import Settings
-from service.worker.child import PROJECT_ROOT
+from plimsoll.api.main import server_config
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.worker.child import PROJECT_ROOT
 
 STOP_SECONDS = 240
 
@@ -39,7 +39,7 @@ def running_worker(database_url: str, log_file: Path) -> Iterator[None]:
     """Run a worker on a database."""
     with log_file.open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "worker", "--queues", "cpu"],
+            [sys.executable, "-m", "plimsoll.cli.main", "worker", "--queues", "cpu"],
             cwd=PROJECT_ROOT,
             env={**os.environ, "PLIMSOLL_DATABASE_URL": database_url},
             stdout=log,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from api.auth.rules import need_of
-from api.problems import problem_responses
+from plimsoll.api.auth.rules import need_of
+from plimsoll.api.problems import problem_responses
 
 SCHEME = "apiKey"
 _DESCRIPTION = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.network_addresses import Address, Network, plain_address
+from plimsoll.service.ground.network_addresses import Address, Network, plain_address
 
 _FORWARDED_FOR = b"x-forwarded-for"
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from service.network_addresses import is_loopback, plain_address
-from service.settings import PREFIX
+from plimsoll.service.ground.network_addresses import is_loopback, plain_address
+from plimsoll.service.ground.settings import PREFIX
 
 ANY_HOST = "*"
 ANY_UNDER = "*."

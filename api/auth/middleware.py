@@ -11,17 +11,17 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.auth.led_here import OwnHosts
-from api.auth.rules import Need, need_of
-from api.errors import problem_of
-from planners.errors import PlimsollError
-from service.errors import StreamLimitReached, TryLater, Unauthenticated
-from service.keys import ANONYMOUS, Caller, KeyRing
-from service.network_addresses import is_loopback
-from service.persistence.records import KEY_SCOPES, KeyScope
-from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
-from service.settings import Settings
-from service.shares import StreamShares
+from plimsoll.api.auth.led_here import OwnHosts
+from plimsoll.api.auth.rules import Need, need_of
+from plimsoll.api.errors import problem_of
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.access.keys import ANONYMOUS, Caller, KeyRing
+from plimsoll.service.access.rate_limits import RateLimits, WrongKeyLimits, caller_at
+from plimsoll.service.access.shares import StreamShares
+from plimsoll.service.ground.errors import StreamLimitReached, TryLater, Unauthenticated
+from plimsoll.service.ground.network_addresses import is_loopback
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.records import KEY_SCOPES, KeyScope
 
 _CALLER = "plimsoll.caller"
 _STREAM = re.compile(r"/jobs/[^/]+/events")

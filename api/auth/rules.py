@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from service.persistence.records import KeyScope
+from plimsoll.service.persistence.records import KeyScope
 
 Need = Literal["nothing", "any-key", "admission", "metrics"] | KeyScope
 """`any-key`: one of any scope. `admission`: a client's certificate, or `plan`. `metrics`: this machine, or `admin`."""

@@ -6,9 +6,9 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from api.pages.assets import assets
-from api.pages.choices import DEFAULTS, choices
-from planners import PLANNER_VERSION
+from plimsoll.api.pages.assets import assets
+from plimsoll.api.pages.choices import DEFAULTS, choices, settings
+from plimsoll.planners import PLANNER_VERSION
 
 
 @cache
@@ -26,5 +26,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(asset=assets().url, choices=choices(), defaults=DEFAULTS, version=PLANNER_VERSION)
+    environment.globals.update(
+        asset=assets().url, choices=choices(), settings=settings(), defaults=DEFAULTS, version=PLANNER_VERSION
+    )
     return environment

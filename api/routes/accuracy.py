@@ -9,16 +9,16 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter, Body, Path, Response
 from starlette.responses import StreamingResponse
 
-from api import examples
-from api.auth.middleware import Asking
-from api.negotiation import WantsCsv
-from api.problems import problem_responses
-from api.services import Running
-from api.strict_json import StrictRoute
-from service.answers import Accuracy
-from service.measurements.accuracy_points import accuracy_csv, accuracy_points
-from service.measurements.measuring import MeasurementReport
-from service.requests.measurements import MeasurementRequest
+from plimsoll.api import examples
+from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.negotiation import WantsCsv
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.service.measurements.accuracy_points import accuracy_csv, accuracy_points
+from plimsoll.service.measurements.answers import Accuracy
+from plimsoll.service.measurements.service import MeasurementReport
+from plimsoll.service.requests.measurements import MeasurementRequest
 
 # The largest number of a row.
 MOST_NUMBER = 2**63 - 1

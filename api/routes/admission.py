@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, WithJsonSchema
 
-from api.problems import problem_responses
-from api.services import Running
-from api.strict_json import StrictRoute
-from service.admission.judge import LONGEST_SECONDS
-from service.admission.review import answered, read_review
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.service.admission.judge import LONGEST_SECONDS
+from plimsoll.service.admission.review import answered, read_review
 
 router = APIRouter(prefix="/admission", tags=["admission"], route_class=StrictRoute)
 

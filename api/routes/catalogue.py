@@ -10,22 +10,23 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query
 from starlette.responses import PlainTextResponse, Response
 
-from api import examples
-from api.errors import problem_of
-from api.negotiation import WantsText
-from api.problems import problem_responses
-from api.services import Running
-from api.strict_json import StrictRoute
-from planners.errors import UnknownGpu, UnknownModel
-from planners.formats import FORMATS, NumberFormat
-from planners.hardware import Gpu
-from service.calibrations.report import CalibrationReport
-from service.catalogue_pages import GpuList, ModelList
-from service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
-from service.requests.calibration import CalibrationRequest
-from service.requests.models import DescribeRequest
-from service.requests.values import MOST_NAME_CHARACTERS, MOST_SEQUENCE_TOKENS
-from service.text.models import model_text
+from plimsoll.api import examples
+from plimsoll.api.errors import problem_of
+from plimsoll.api.negotiation import WantsText
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.planners.formats import FORMATS, NumberFormat
+from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
+from plimsoll.service.calibrations.report import CalibrationReport
+from plimsoll.service.catalogue.pages import GpuList, ModelList
+from plimsoll.service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
+from plimsoll.service.requests.calibration import CalibrationRequest
+from plimsoll.service.requests.models import DescribeRequest
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
+from plimsoll.service.text.models import model_text
 
 router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
 
@@ -33,7 +34,7 @@ SequenceLength = Annotated[
     int | None,
     Query(
         ge=1,
-        le=MOST_SEQUENCE_TOKENS,
+        le=SEQUENCE_TOKENS.most,
         description=f"The sequence that FLOPs per token are counted for. Unset: {DEFAULT_SEQUENCE_LENGTH} tokens, or "
         "as many as the model takes.",
     ),

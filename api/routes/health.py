@@ -9,12 +9,12 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from api.problems import problem_responses
-from api.services import Running
-from api.strict_json import StrictRoute
-from planners.version import planner_version
-from service.errors import DatabaseUnavailable
-from service.records_kept import Records
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.planners.version import planner_version
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.observability.records_kept import Records
 
 WithoutKey = Literal["refused", "loopback", "allowed"]
 

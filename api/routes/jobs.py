@@ -12,21 +12,21 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 from starlette.responses import PlainTextResponse, Response
 
-from api import examples
-from api.auth.middleware import Asking
-from api.bodies import JOB, job_body
-from api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
-from api.negotiation import WantsText
-from api.paging import Cursor, Limit
-from api.problems import problem_responses
-from api.routes.planning import TEXT
-from api.services import Running
-from api.strict_json import StrictRoute
-from planners.quantization import QuantizationEstimate
-from service.answers import JobBody, JobPage, QuantizeBody
-from service.persistence.records import Job, JobKind, JobState
-from service.requests.jobs import QuantizeRequest
-from service.text.answers import job_text, jobs_text
+from plimsoll.api import examples
+from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.bodies import JOB, job_body
+from plimsoll.api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
+from plimsoll.api.negotiation import WantsText
+from plimsoll.api.paging import Cursor, Limit
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.routes.planning import TEXT
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.planners.quantization.planning import QuantizationEstimate
+from plimsoll.service.jobs.answers import JobBody, JobPage, QuantizeBody
+from plimsoll.service.persistence.records import Job, JobKind, JobState
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.text.answers import job_text, jobs_text
 
 router = APIRouter(tags=["job"], route_class=StrictRoute)
 

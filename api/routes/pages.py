@@ -13,9 +13,9 @@ from fastapi import APIRouter, Header
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
-from api.pages.assets import PREFIX, assets, gzipped
-from api.pages.rendering import page
-from api.problems import problem_responses
+from plimsoll.api.pages.assets import PREFIX, assets, gzipped
+from plimsoll.api.pages.rendering import page
+from plimsoll.api.problems import problem_responses
 
 router = APIRouter(tags=["pages"])
 

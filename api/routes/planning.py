@@ -9,21 +9,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from api import examples
-from api.auth.middleware import Asking
-from api.bodies import JOB, job_body
-from api.idempotency import REPLAYED, IdempotencyKey, replay_headers
-from api.negotiation import WantsText
-from api.problems import problem_responses
-from api.services import Running, Services
-from api.strict_json import StrictRoute
-from planners.errors import NotYetAvailable
-from service.persistence.records import Job
-from service.plans.answers import InferPlanBody, TrainPlanBody
-from service.plans.planning import PlannedAnswer
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.text.answers import plan_text
+from plimsoll.api import examples
+from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.bodies import JOB, job_body
+from plimsoll.api.idempotency import REPLAYED, IdempotencyKey, replay_headers
+from plimsoll.api.negotiation import WantsText
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.services import Running, Services
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.persistence.records import Job
+from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.plans.service import PlannedAnswer
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.text.answers import plan_text
 
 router = APIRouter(tags=["plan"], route_class=StrictRoute)
 

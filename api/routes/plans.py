@@ -10,24 +10,24 @@ from fastapi import APIRouter, Body, Path, Query
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from api import examples
-from api.auth.middleware import Asking
-from api.bodies import job_body
-from api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
-from api.negotiation import WantsText
-from api.paging import Cursor, Limit
-from api.problems import problem_responses
-from api.routes.planning import TEXT, planned_response
-from api.services import Running
-from api.strict_json import StrictRoute
-from service.answers import JobBody, PlanPage, PlanQuestion
-from service.artifacts.kubernetes import in_queue
-from service.artifacts.saved_files import file_name, file_text
-from service.persistence.records import PlanFilter, PlanKind
-from service.plans.answers import InferPlanBody, TrainPlanBody
-from service.requests.jobs import ValidateRequest
-from service.text.answers import plans_text
-from service.validating import DeviceWish
+from plimsoll.api import examples
+from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.bodies import job_body
+from plimsoll.api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
+from plimsoll.api.negotiation import WantsText
+from plimsoll.api.paging import Cursor, Limit
+from plimsoll.api.problems import problem_responses
+from plimsoll.api.routes.planning import TEXT, planned_response
+from plimsoll.api.services import Running
+from plimsoll.api.strict_json import StrictRoute
+from plimsoll.service.artifacts.saved_files import file_name, file_text
+from plimsoll.service.jobs.answers import JobBody
+from plimsoll.service.jobs.validations import DeviceWish
+from plimsoll.service.launch.kubernetes import in_queue
+from plimsoll.service.persistence.records import PlanFilter, PlanKind
+from plimsoll.service.plans.answers import InferPlanBody, PlanPage, PlanQuestion, TrainPlanBody
+from plimsoll.service.requests.jobs import ValidateRequest
+from plimsoll.service.text.answers import plans_text
 
 router = APIRouter(prefix="/plans", tags=["plan"], route_class=StrictRoute)
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from benchmarks.device.cases import CASES, Case
 from benchmarks.device.table import table
-from planners.errors import PlimsollError
-from service.in_process import InProcess
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest, ValidationLevel
-from service.settings import Settings
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.jobs.in_process import InProcess
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest, ValidationLevel
 
 LEVELS: tuple[ValidationLevel, ...] = ("trace", "device")
 # What one process may take of the host's memory and of time: our own choice, and ample for the cases.

@@ -84,7 +84,10 @@ def plimsoll(found: Cluster) -> Iterator[None]:
         "PLIMSOLL_LOG_LEVEL": "error",
     }
     trust = ssl.create_default_context(cafile=str(folder / "webhook.crt"))
-    with _running([sys.executable, "-m", "api"], folder / "plimsoll.log", env), httpx.Client(verify=trust) as client:
+    with (
+        _running([sys.executable, "-m", "plimsoll.api"], folder / "plimsoll.log", env),
+        httpx.Client(verify=trust) as client,
+    ):
         _wait(lambda: client.get(f"https://127.0.0.1:{port}/healthz").is_success)
         yield
 

@@ -23,9 +23,9 @@ from benchmarks.load.asked import NO_OP, fresh
 from benchmarks.load.driver import Connection, Load, MakeRequest, closed_loop, get, open_loop, part_within
 from benchmarks.load.server import running_api
 from benchmarks.load.steady import CAPACITY_SECONDS, CONNECTIONS
-from service.keys import make_key
-from service.persistence.database import Database
-from service.postgres.embedded import running_server_url
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.running.postgres.embedded import running_server_url
 
 TIMES_CAPACITY = 3.0
 SECONDS = 12.0

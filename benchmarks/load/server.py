@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
@@ -51,7 +51,7 @@ def running_api(folder: Path, *, durable: bool = False, **settings: object) -> I
         given = {"database_url": server.url, "port": port, "log_level": "warning", **settings}
         variables = {f"PLIMSOLL_{name.upper()}": str(value) for name, value in given.items()}
         process = subprocess.Popen(
-            [sys.executable, "-m", "api"], env={**os.environ, **variables}, stdout=log, stderr=log
+            [sys.executable, "-m", "plimsoll.api"], env={**os.environ, **variables}, stdout=log, stderr=log
         )
         try:
             base_url = f"http://127.0.0.1:{port}"

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.search.cases import CASES, HTTP_CASES, WIDE_CASES, Case
 from benchmarks.search.latency import latencies
 from benchmarks.search.rates import search_rate
-from service.logging import configure_logging
+from plimsoll.service.observability.logging import configure_logging
 
 REPETITIONS = 7
 HTTP_REPETITIONS = 15

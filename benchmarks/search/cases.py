@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec
-from planners.catalogue.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import TrainingQuestion
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import TrainingQuestion
 
 GPU = "h100-sxm-80gb"
 GPUS_PER_NODE = 8

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 
-from api.app import create_app
 from benchmarks.search.cases import Case
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 # The first request of a process reads profiles and efficiencies and describes the model.
 WARMING_REQUESTS = 3

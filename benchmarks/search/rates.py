@@ -9,10 +9,11 @@ import tracemalloc
 from dataclasses import dataclass
 
 from benchmarks.search.cases import Case
-from planners.errors import ImpossibleLayout
-from planners.layout.search import search
-from planners.memory.job import training_job, why_unsupported
-from planners.memory.profile import profiles_to_search
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.jobs.abilities import why_unsupported
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.search.search import search
+from plimsoll.planners.stacks.profile import profiles_to_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

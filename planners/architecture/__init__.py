@@ -1,9 +1,9 @@
 """What a model is made of: named weights, operations and state for the sequence."""
 
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region, Scan, ScanKernel, Tensor
-from planners.architecture.sequence_state import CompressedState, KvKind, KvState
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Scan, ScanKernel, Tensor
+from plimsoll.planners.architecture.sequence_state import CompressedState, KvKind, KvState
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 __all__ = [
     "Block",

@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.model import Block
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.per_layer_input import PerLayerInput, per_layer_operations, per_layer_tensors
-from planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.model import Block
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.per_layer_input import PerLayerInput, per_layer_operations, per_layer_tensors
+from plimsoll.planners.architecture.weight import Part, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

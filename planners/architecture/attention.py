@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import KvKind, KvState
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.sequence_state import KvKind, KvState
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import Half, attention_half
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import KvState
-from planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
-from planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import Half, attention_half
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.sequence_state import KvState
+from plimsoll.planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
+from plimsoll.planners.architecture.weight import Part, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture.attention import column
-from planners.architecture.decoder import Half
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import CompressedState, KvKind, KvState
-from planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.attention import column
+from plimsoll.planners.architecture.decoder import Half
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.sequence_state import CompressedState, KvKind, KvState
+from plimsoll.planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,11 @@ class CompressedAttention:
     window: int
     compressor: Compressor | None = None
     indexer: EntryIndexer | None = None
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return one: a single vector is key and value of all heads."""
+        return 1
 
     @property
     def query_width(self) -> int:

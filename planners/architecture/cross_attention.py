@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import Half
-from planners.architecture.model import Block
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import Half
+from plimsoll.planners.architecture.model import Block
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
 
 
 def cross_attention_half(size: GroupedAttention) -> Half:

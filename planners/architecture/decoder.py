@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planners.architecture.attention import GroupedAttention, attention_operations, attention_tensors
-from planners.architecture.feed_forward import feed_forward_operations, feed_forward_tensors
-from planners.architecture.latent_attention import LatentAttention, latent_operations, latent_tensors
-from planners.architecture.mixture_of_experts import MixtureOfExperts, mixture_operations, mixture_tensors
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
-from planners.architecture.sequence_state import KvState
-from planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_tensors
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.attention import GroupedAttention, attention_operations, attention_tensors
+from plimsoll.planners.architecture.feed_forward import feed_forward_operations, feed_forward_tensors
+from plimsoll.planners.architecture.latent_attention import LatentAttention, latent_operations, latent_tensors
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, mixture_operations, mixture_tensors
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
+from plimsoll.planners.architecture.sequence_state import KvState
+from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_tensors
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 def norm_weights(name: str, hidden_size: int, *, bias: bool = False) -> tuple[Weight, ...]:

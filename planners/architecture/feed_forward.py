@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 def gated_weights(

@@ -14,11 +14,11 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture.decoder import Half
-from planners.architecture.model import Block
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import KvState
-from planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.decoder import Half
+from plimsoll.planners.architecture.model import Block
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.sequence_state import KvState
+from plimsoll.planners.architecture.weight import Part, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

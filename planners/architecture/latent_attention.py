@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import KvKind, KvState
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.sequence_state import KvKind, KvState
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,11 @@ class LatentAttention:
     value_dim: int
     has_rotary: bool = True
     chosen_tokens: int | None = None
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return the heads that keys and values are rebuilt for: each query's."""
+        return self.heads
 
     @property
     def key_dim(self) -> int:

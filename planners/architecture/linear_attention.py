@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.mamba import channels, row, whole
-from planners.architecture.operation import Scan, ScanKernel
-from planners.architecture.recurrent import DELTA_FLOPS_PER_STATE_ELEMENT, Projection, RecurrentMixer
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.mamba import channels, row, whole
+from plimsoll.planners.architecture.operation import Scan, ScanKernel
+from plimsoll.planners.architecture.recurrent import DELTA_FLOPS_PER_STATE_ELEMENT, Projection, RecurrentMixer
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

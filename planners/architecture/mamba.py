@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.operation import Scan, ScanKernel
-from planners.architecture.recurrent import Projection, RecurrentMixer, Selection
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.operation import Scan, ScanKernel
+from plimsoll.planners.architecture.recurrent import Projection, RecurrentMixer, Selection
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

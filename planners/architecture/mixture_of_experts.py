@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planners.architecture.feed_forward import gated_operations, gated_weights, plain_operations
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.feed_forward import gated_operations, gated_weights, plain_operations
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

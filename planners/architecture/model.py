@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, Tensor
-from planners.architecture.sequence_state import KvState
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.operation import Operation, Tensor
+from plimsoll.planners.architecture.sequence_state import KvState
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ class Operation:
     One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
     kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
     input's width (0: its result alone). An addition that `drops_out` keeps a mask of what it adds, of one byte an
-    element (planners/huggingface/own_code.py).
+    element (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.

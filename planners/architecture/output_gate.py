@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.decoder import Half
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.decoder import Half
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
 
 
 def gated_output(half: Half, *, hidden_size: int, gate_width: int, context_width: int) -> Half:

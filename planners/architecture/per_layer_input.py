@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.decoder import norm_weights
-from planners.architecture.model import Block
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.decoder import norm_weights
+from plimsoll.planners.architecture.model import Block
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, OperationKind, Region, Scan, Tensor
-from planners.architecture.sequence_state import KvKind, KvState, RecurrentState
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Scan, Tensor
+from plimsoll.planners.architecture.sequence_state import KvKind, KvState, RecurrentState
 
 # Operations for each element of the state and token, in the recurrent form that generation computes: decay it (1),
 # add the outer product of key and value (2) and contract it with the query (2). The chunked forms of training trade

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.attention import (
+from plimsoll.planners.architecture.attention import (
     GroupedAttention,
     attention_operations,
     attention_tensors,
     column,
     output_projection,
 )
-from planners.architecture.decoder import Half
-from planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.decoder import Half
+from plimsoll.planners.architecture.weight import Part, Weight
 
 BORROWED = frozenset({"key", "value"})
 

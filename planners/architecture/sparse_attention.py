@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.weight import Part, Weight
 
 # A token's index takes 4 bytes where other activations take 2.
 ELEMENTS_PER_INDEX = 2

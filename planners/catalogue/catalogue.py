@@ -8,11 +8,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from planners.catalogue.clusters import Cluster, read_cluster
-from planners.catalogue.gpus import read_gpu
-from planners.catalogue.models import CatalogueModel, read_model
-from planners.errors import UnknownCluster, UnknownGpu, UnknownModel
-from planners.hardware import Gpu
+from plimsoll.planners.catalogue.clusters import Cluster, read_cluster
+from plimsoll.planners.catalogue.gpus import read_gpu
+from plimsoll.planners.catalogue.models import CatalogueModel, read_model
+from plimsoll.planners.ground.errors import UnknownCluster, UnknownGpu, UnknownModel
+from plimsoll.planners.ground.hardware import Gpu
 
 FOLDER = Path(__file__).parent
 # Enough of a SHA-256 that two catalogues never share a revision (64 bits).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 
 
 def read_gpu(content: bytes) -> Gpu:

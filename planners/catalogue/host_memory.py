@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from planners.catalogue.catalogue import catalogue
-from planners.catalogue.clusters import Cluster
-from planners.hardware import Gpu
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.catalogue.clusters import Cluster
+from plimsoll.planners.ground.hardware import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.huggingface.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.families.reading.stored_formats import StoredFormats, stored_formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

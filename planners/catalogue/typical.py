@@ -6,9 +6,9 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from planners import huggingface
-from planners.errors import InvalidQuestion
-from planners.figures import count_in_words
+from plimsoll.planners import families
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import count_in_words
 
 FEWEST_PARAMETERS = 1e6
 MOST_PARAMETERS = 1e13
@@ -121,14 +121,14 @@ def _typical_width(parameters: float, layers: int, *, tied: bool) -> tuple[int, 
 def _feed_forward_width(parameters: float, config: dict[str, Any]) -> int:
     """Return the feed-forward width that brings the described count nearest to `parameters`."""
     hidden_size: int = config["hidden_size"]
-    without = huggingface.describe_config(config, name="typical").parameters
+    without = families.describe_config(config, name="typical").parameters
     wanted: float = 1 + (parameters - without) / (3 * hidden_size * config["num_hidden_layers"])
     step = WIDE_STEP if hidden_size >= WIDE_FROM else NARROW_STEP
     return max(1, round(wanted / step)) * step
 
 
 def _assumption(parameters: float, config: dict[str, Any]) -> str:
-    count = huggingface.describe_config(config, name="typical").parameters
+    count = families.describe_config(config, name="typical").parameters
     return (
         f"Only a size was given: the dimensions are those of a typical Llama-like model "
         f"({config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "

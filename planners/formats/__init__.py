@@ -1,7 +1,7 @@
 """Number formats, and the exact bytes of a tensor stored in each of them."""
 
-from planners.formats.number_format import FORMATS, NumberFormat, ScaleFormat, number_format
-from planners.formats.storage import (
+from plimsoll.planners.formats.number_format import FORMATS, NumberFormat, ScaleFormat, number_format
+from plimsoll.planners.formats.storage import (
     STORAGE_SCHEMES,
     StorageScheme,
     bytes_per_parameter,

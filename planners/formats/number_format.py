@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from planners.errors import UnknownName
+from plimsoll.planners.ground.errors import UnknownName
 
 IEEE_754 = "IEEE 754-2019"
 BFLOAT16 = "Intel 2018, BFLOAT16 Hardware Numerics Definition"

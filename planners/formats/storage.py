@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from planners.errors import InvalidQuestion, UnknownName
-from planners.formats.number_format import number_format
+from plimsoll.planners.formats.number_format import number_format
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 
 # Dettmers et al. 2023 (arXiv:2305.14314), section 3: the 32-bit scales are less
 # their mean, quantized to 8 bits in blocks of 256, with one 32-bit scale each.

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activity import Activity, activity, casts_weights
-from planners.memory.holdings import Holdings, has_weight_policy, holdings
-from planners.memory.items import NOTHING
-from planners.memory.job import Job
-from planners.memory.stages import StageRows, deciding_stages
-from planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows, deciding_stages
+from plimsoll.planners.memory.activity import Activity, activity, casts_weights
+from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings
+from plimsoll.planners.memory.items import NOTHING
 
 SYNCHRONOUS = "synchronous"
 OVERLAPPED_ONCE = "overlapped_once"
@@ -41,7 +41,7 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
         return active
     staying, waiting, head = NOTHING, NOTHING, NOTHING
     if job.profile.can.activation_offload == OVERLAPPED_ONCE:
-        staying = active.kept_twice
+        staying = active.saved_by_several
     if job.profile.can.activation_offload != SYNCHRONOUS:
         waiting, head = np.minimum(STASHED_TENSORS * active.checkpoint, active.stage), active.head
     return replace(
@@ -49,7 +49,7 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
         stage=np.where(moves, staying * active.kept_layers, active.stage),
         layer=np.where(moves, staying, active.layer),
         checkpoint=np.where(moves, 0.0, active.checkpoint),
-        unneeded=np.where(moves, 0.0, active.unneeded),
+        first_adapter_savings=np.where(moves, 0.0, active.first_adapter_savings),
         waiting=np.where(moves, waiting, 0.0),
         head=np.where(moves, head, active.head),
     )
@@ -75,7 +75,7 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
-    again = active.kept_again * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
+    again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
     layers = size * (held.stage_elements - held.root_elements) + held.layer_frozen * rows.layers
     weights = layers * active.kept_layers / np.maximum(rows.layers, 1)
     log_softmax = np.where(layouts.fused_cross_entropy, 0.0, FP32_BYTES / job.profile.loss.logits_bytes * active.logits)
@@ -84,7 +84,7 @@ def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Ho
         everything: FloatArray = active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax
         return everything
     if way == OVERLAPPED_ONCE:
-        moves_weights = has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
+        moves_weights = has_gathering(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
         moved_weights = np.where(moves_weights | casts_weights(layouts, job), weights, 0.0)
         return active.stage + moved_weights + active.head + log_softmax
     return active.stage + again

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture import Block, Operation, OperationKind, Part, Region
-from planners.memory.latents import keep_latents
-from planners.memory.profile import Kernels
-from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
-from planners.memory.routing import kept_routing_bytes
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.memory.latents import keep_latents
+from plimsoll.planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
+from plimsoll.planners.memory.routing import kept_routing_bytes
+from plimsoll.planners.stacks.records import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
 NORM_BACKWARD_TENSORS = 6
@@ -192,14 +192,14 @@ def _kept_elements(
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
             kept[operation.inputs[0]] = _kept_of_norm(operation, element_bytes, learns=learning is None)
-        if operation.kind is OperationKind.ACTIVATION and kernels.transformers_attention:
+        if operation.kind is OperationKind.ACTIVATION and kernels.transformers_modules:
             _keep_activation(operation, kept, element_bytes)
     for operation in block.operations:
         if operation.name == SHARED_COMBINE or (kernels.combine_keeps_expert_outputs and operation.name == COMBINE):
             kept[operation.inputs[0]] = float(element_bytes)  # which the gradient of the scores needs
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
-    if kernels.transformers_attention:
+    if kernels.transformers_modules:
         _keep_views(block, kept, kernels, element_bytes, learning)
         keep_latents(block, kept, kernels, element_bytes, learning)
     if kernels.gated_keeps_gate_output:
@@ -318,7 +318,7 @@ def _ring_bytes(block: Block, kernels: Kernels, element_bytes: int) -> float:
     A rotation that concatenates does the same already. Source: torch, distributed/tensor/experimental/
     _context_parallel/_attention.py, `_SDPAMerger`.
     """
-    if not kernels.transformers_attention:
+    if not kernels.transformers_modules:
         return 0.0
     concatenates = any(op.kind is OperationKind.ROTARY and op.concatenates for op in block.operations)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
@@ -381,7 +381,7 @@ def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
 def _dropout_bytes(block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]) -> float:
     """Return the masks of the dropouts before each residual addition: those of the config, or of the textbook."""
     additions = [operation for operation in block.operations if operation.kind is OperationKind.ADD]
-    if kernels.transformers_attention:
+    if kernels.transformers_modules:
         return float(sum(MASK_BYTES * regions[op.inputs[1]][0] for op in additions if op.drops_out))
     if not has_dropout(block):
         return 0.0

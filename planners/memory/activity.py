@@ -7,47 +7,49 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Split
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.activations import KeptBytes
-from planners.memory.holdings import in_zero_stages
-from planners.memory.items import NOTHING
-from planners.memory.job import Job
-from planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
-from planners.memory.layer_moments import unneeded_bytes
-from planners.memory.rank_share import RankShare, rank_share
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Split
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
+from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.activations import KeptBytes
+from plimsoll.planners.memory.holdings import has_gathering
+from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
+from plimsoll.planners.memory.layer_events import first_adapter_savings_bytes
+from plimsoll.planners.memory.rank_share import RankShare, rank_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """A rank's bytes of one micro-batch, for each stage.
+    """Activation bytes of one micro-batch on one rank, by pipeline stage.
 
-    Kept until the backward pass:
+    Saved for the backward pass:
 
-    - `stage` by all its layers, `layer` by one that is not recomputed, `checkpoint` by one that fully is;
-    - `recomputed_layers` and `kept_layers` count those that fully are and those that are not;
-    - `kept_twice` are a layer's tensors that several operations keep, `kept_again` the same as often as they come
-      again (`kept_again.py`); `waiting` is on its way to the host;
-    - `unneeded` is what a first layer of adapters does not keep, `unused` what selective recomputation keeps of the
-      layer at work beside what it computes again;
-    - `head` by the head, `logits` as `_logits` says, and of them `kept_logits` once the loss is known.
+    - `stage`: by all layers of the stage; `layer`: by one layer that is not recomputed; `checkpoint`: by one layer that
+      is recomputed in full, which is its input;
+    - `recomputed_layers`, `kept_layers`: how many layers are recomputed in full, and how many are not;
+    - `saved_by_several`: tensors of a layer that several operations save, counted once; `repeated_saves`: the same,
+      counted for each further save (`repeated_saves.py`); `waiting`: on its way to the host;
+    - `first_adapter_savings`: what the first layer with adapters need not save, as its input needs no gradient;
+      `not_recomputed`: what selective recomputation saves of the layer at work beside what it recomputes;
+    - `head`: by the head; `logits`: see `_logits`; `kept_logits`: of them, once the loss is known.
 
-    There while a layer is differentiated:
+    Live while a layer runs backward:
 
-    - `working_set`, all that it keeps; `transient`, the gradients that meet in it; `last_matrix`, both at the last
-      matrix, without what a mixture has let go of by then;
-    - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
-      between its halves is differentiated and as its first one is; `attention_gradients`, what is there as its
-      attention is; `first_products`, as the first matrices of its feed-forward have been;
-    - `returned`, what stands beside a mixture's layer as its tokens come back from their experts, and `tokens_back` all
-      that is there as they do in the layer's second run; `experts_product`, `combine` and `experts_reduced`, what is
-      there as the experts' first matrices and the sum of their outputs are, and as the experts' gradients are reduced.
+    - `working_set`: all that the layer saved; `transient`: gradients of its activations;
+    - `at_last_matmul`: both at its last matrix product, less what a mixture has freed by then;
+      `last_matmul_gradients`: the gradients around that product;
+    - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
+      `attention_gradients`: at its attention; `at_first_matmuls`: after the first products of its feed-forward;
+    - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
+      same during recomputation; `at_expert_matmuls`, `at_combine`, `at_expert_reduction`: at the experts' first
+      products, the sum of their outputs, and the reduction of their gradients; `saved_routing`: routing that
+      recomputed layers save.
 
-    `message` is what stages send each other, `gathered` the buffers that tensor parallelism gathers into and scatters
-    from.
+    `p2p_message` is what one pipeline stage sends the next, `gathered` the buffers of tensor parallelism's all-gathers
+    and reduce-scatters.
     """
 
     stage: FloatArray
@@ -55,26 +57,26 @@ class Activity:
     checkpoint: FloatArray
     recomputed_layers: FloatArray
     kept_layers: FloatArray
-    kept_twice: FloatArray
-    kept_again: FloatArray
+    saved_by_several: FloatArray
+    repeated_saves: FloatArray
     waiting: FloatArray
     working_set: FloatArray
     transient: FloatArray
-    last_matrix: FloatArray
-    first_norm: FloatArray
-    second_norm: FloatArray
+    at_last_matmul: FloatArray
+    at_input_norm: FloatArray
+    at_second_norm: FloatArray
     attention_gradients: FloatArray
-    first_products: FloatArray
-    last_product: FloatArray
-    message: FloatArray
-    unused: FloatArray
-    unneeded: FloatArray
-    returned: FloatArray
-    tokens_back: FloatArray
-    experts_product: FloatArray
-    combine: FloatArray
-    experts_reduced: FloatArray
-    remembered: FloatArray
+    at_first_matmuls: FloatArray
+    last_matmul_gradients: FloatArray
+    p2p_message: FloatArray
+    not_recomputed: FloatArray
+    first_adapter_savings: FloatArray
+    beside_combine: FloatArray
+    at_recomputed_combine: FloatArray
+    at_expert_matmuls: FloatArray
+    at_combine: FloatArray
+    at_expert_reduction: FloatArray
+    saved_routing: FloatArray
     head: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
@@ -87,23 +89,23 @@ class _OfKind:
 
     whole: FloatArray
     selective: FloatArray
-    unused: FloatArray
+    not_recomputed: FloatArray
     checkpoint: FloatArray
     transient: FloatArray
-    last_matrix: FloatArray
-    first_norm: FloatArray
-    second_norm: FloatArray
+    at_last_matmul: FloatArray
+    at_input_norm: FloatArray
+    at_second_norm: FloatArray
     attention_gradients: FloatArray
-    first_products: FloatArray
-    last_product: FloatArray
-    returned: FloatArray
-    tokens_back: FloatArray
-    experts_product: FloatArray
-    combine: FloatArray
-    experts_reduced: FloatArray
-    remembered: FloatArray
-    kept_twice: FloatArray
-    kept_again: FloatArray
+    at_first_matmuls: FloatArray
+    last_matmul_gradients: FloatArray
+    beside_combine: FloatArray
+    at_recomputed_combine: FloatArray
+    at_expert_matmuls: FloatArray
+    at_combine: FloatArray
+    at_expert_reduction: FloatArray
+    saved_routing: FloatArray
+    saved_by_several: FloatArray
+    repeated_saves: FloatArray
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
@@ -126,34 +128,34 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         kept = np.where(is_selective, of_all_layers("selective"), kept)
     layers = np.maximum(rows.layers, 1)
     recomputed, checkpoint = _recomputed_layers(layouts, rows, job), most("checkpoint")
-    unneeded = _unneeded(rows, job, recomputed, share)
+    first_adapter_savings = _unneeded(rows, job, recomputed, share)
     logits, kept_logits = _logits(job, share, casts)
     return Activity(
-        stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - unneeded,
+        stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - first_adapter_savings,
         layer=kept / layers,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         kept_layers=rows.layers - recomputed,
-        kept_twice=of_all_layers("kept_twice") / layers,
-        kept_again=of_all_layers("kept_again") / layers,
+        saved_by_several=of_all_layers("saved_by_several") / layers,
+        repeated_saves=of_all_layers("repeated_saves") / layers,
         waiting=NOTHING,
         working_set=most("whole"),
         transient=most("transient") if kernels.backward_transients else NOTHING,
-        last_matrix=most("last_matrix"),
-        first_norm=most("first_norm"),
-        second_norm=most("second_norm"),
+        at_last_matmul=most("at_last_matmul"),
+        at_input_norm=most("at_input_norm"),
+        at_second_norm=most("at_second_norm"),
         attention_gradients=most("attention_gradients"),
-        first_products=most("first_products"),
-        last_product=most("last_product"),
-        message=share.of_sequence(size * job.model.hidden_size),
-        unused=most("unused"),
-        unneeded=unneeded,
-        returned=most("returned"),
-        tokens_back=most("tokens_back"),
-        experts_product=most("experts_product"),
-        combine=most("combine"),
-        experts_reduced=most("experts_reduced"),
-        remembered=of_all_layers("remembered"),
+        at_first_matmuls=most("at_first_matmuls"),
+        last_matmul_gradients=most("last_matmul_gradients"),
+        p2p_message=share.of_sequence(size * job.model.hidden_size),
+        not_recomputed=most("not_recomputed"),
+        first_adapter_savings=first_adapter_savings,
+        beside_combine=most("beside_combine"),
+        at_recomputed_combine=most("at_recomputed_combine"),
+        at_expert_matmuls=most("at_expert_matmuls"),
+        at_combine=most("at_combine"),
+        at_expert_reduction=most("at_expert_reduction"),
+        saved_routing=of_all_layers("saved_routing"),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
         logits=np.where(rows.has_head, logits, 0.0),
         kept_logits=np.where(rows.has_head, kept_logits, 0.0),
@@ -169,38 +171,38 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() else size
     widest = share.busiest * layer.widest / share.tensor
     residual = layer.input_width / share.sequence_division
-    selective = unused = twice = again = NOTHING
+    selective = not_recomputed = twice = again = NOTHING
     if (layouts.recompute == SELECTIVE).any():
-        selective, unused = _selective(layer, share)
+        selective, not_recomputed = _selective(layer, share)
     if layouts.activation_offload.any():
         twice = tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
-    returned = _returned(layer, share, job) if is_mixture else NOTHING
+    beside_combine = _returned(layer, share, job) if is_mixture else NOTHING
     transient = np.maximum(
         tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
     )
     return _OfKind(
         whole=whole,
         selective=selective,
-        unused=unused,
+        not_recomputed=not_recomputed,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
         transient=transient,
-        last_matrix=_at_last_matrix(layer, share, job, whole + transient),
-        first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
-        second_norm=share.of(layer.second_norm),
+        at_last_matmul=_at_last_matrix(layer, share, job, whole + transient),
+        at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
+        at_second_norm=share.of(layer.at_second_norm),
         attention_gradients=share.of(layer.attention_gradients),
-        first_products=share.of(layer.first_products),
-        last_product=tokens * size * (widest + residual),
-        experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
-        combine=_combine(layer, share) if is_mixture else NOTHING,
-        returned=returned,
-        tokens_back=_tokens_back(layer, share, whole + returned) if is_mixture else NOTHING,
-        experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
-        remembered=share.of_sequence(layer.remembered_bytes) if is_mixture else NOTHING,
-        kept_twice=twice,
-        kept_again=again,
+        at_first_matmuls=share.of(layer.at_first_matmuls),
+        last_matmul_gradients=tokens * size * (widest + residual),
+        at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NOTHING,
+        at_combine=_combine(layer, share) if is_mixture else NOTHING,
+        beside_combine=beside_combine,
+        at_recomputed_combine=_tokens_back(layer, share, whole + beside_combine) if is_mixture else NOTHING,
+        at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NOTHING,
+        saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,
+        saved_by_several=twice,
+        repeated_saves=again,
     )
 
 
@@ -213,13 +215,13 @@ def _at_last_matrix(layer: LayerBytes, share: RankShare, job: Job, everything: F
 
 def _returned(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     """Return what stands beside a layer as its tokens come back; Megatron's over several tensor ranks are summed."""
-    returned = share.of(layer.beside_returned)
+    beside_combine = share.of(layer.beside_returned)
     if not layer.grouped_sent_bytes:
-        return np.where(share.layouts.expert_parallel > 1, returned, 0.0)
+        return np.where(share.layouts.expert_parallel > 1, beside_combine, 0.0)
     sent = share.of_sequence(layer.grouped_sent_bytes)
     over_ranks = np.where(share.layouts.expert_parallel > 1, 0.0, -sent)
     in_parts = np.where((expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1), sent, 0.0)
-    result: FloatArray = returned + over_ranks + in_parts
+    result: FloatArray = beside_combine + over_ranks + in_parts
     return result
 
 
@@ -234,7 +236,7 @@ def _tokens_back(layer: LayerBytes, share: RankShare, second_run: FloatArray) ->
 
 def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
     """Return what is there as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
-    own, whole = share.of(layer.combine), share.of(layer.combine_whole)
+    own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
     return np.where(share.layouts.expert_parallel > 1, own, whole)
 
 
@@ -251,7 +253,7 @@ def _selective(layer: LayerBytes, share: RankShare) -> tuple[FloatArray, FloatAr
     if layer.exchanged_bytes:
         sent = tokens * share.busiest * layer.exchanged_bytes / share.dispatch_division
         exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
-    whole_sum, own_sum = layer.unused_bytes
+    whole_sum, own_sum = layer.not_recomputed_bytes
     sums_of_own = np.where(share.tensor > 1, share.of_sequence(own_sum), 0.0)
     own = tokens * (whole_sum + layer.selective_input_bytes / share.sequence_division) + sums_of_own
     return share.of(layer.selective) + scattered + exchanged, np.where(layouts.recompute == SELECTIVE, own, 0.0)
@@ -273,7 +275,7 @@ def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShar
     if job.embedding.trainable or not kernels.backward_transients:
         return NOTHING
     first = next(part for part in job.layers if 0 in part.block.layers)
-    whole, needed = unneeded_bytes(
+    whole, needed = first_adapter_savings_bytes(
         first.block,
         kernels,
         attention=job.attention,
@@ -286,13 +288,12 @@ def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShar
 @once
 def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
-    stages = [int(stage) for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]
     is_wider = job.states.parameter != job.precision.compute_bytes
-    return in_zero_stages(layouts.zero_stage, stages) & np.bool_(is_wider)
+    return has_gathering(layouts.zero_stage, job, "autocast_copies") & np.bool_(is_wider)
 
 
 def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Return logits, their upcast and their gradient at the worst moment, and what of them the backward pass needs.
+    """Return logits, their upcast and their gradient at the worst event, and what of them the backward pass needs.
 
     That is the log-softmax in fp32, or less where less was held.
     """

@@ -20,13 +20,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray
-from planners.memory.activity import Activity, activity
-from planners.memory.holdings import Holdings, has_weight_policy, holdings, shard_ranks
-from planners.memory.items import COMPANION_FORWARD, PHASES, Items
-from planners.memory.job import CompanionJob, Job
-from planners.memory.stages import StageRows, all_stages
-from planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import CompanionJob, Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows, all_stages
+from plimsoll.planners.memory.activity import Activity, activity
+from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
+from plimsoll.planners.memory.items import COMPANION_FORWARD, PHASES, Items
 
 
 def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
@@ -92,4 +92,4 @@ def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job
 
 
 def _is_gathered(layouts: Candidates, job: Job) -> BoolArray:
-    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once", "gathered_to_limit")
+    return has_gathering(layouts.zero_stage, job, "gathered_by_layer", "gathered_once", "gathered_to_limit")

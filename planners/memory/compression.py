@@ -16,10 +16,10 @@ import math
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import Job
+from plimsoll.planners.ground.terms import ONE_BIT, POWERSGD
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 
-NONE, BF16, FP16, POWERSGD, ONE_BIT = COMPRESSIONS = ("none", "bf16", "fp16", "powersgd", "1-bit")
 POWERSGD_RANK = 1  # PowerSGDState's matrix_approximation_rank
 POWERSGD_LEAST_GAIN = 2  # its min_compression_rate
 CAST_BYTES = 2
@@ -41,7 +41,7 @@ def sent_fraction(job: Job) -> float:
             return 1.0
 
 
-def remembered_bytes(layouts: Candidates, job: Job, stage_elements: FloatArray) -> FloatArray:
+def saved_routing_bytes(layouts: Candidates, job: Job, stage_elements: FloatArray) -> FloatArray:
     """Return the errors of a rank that learns `stage_elements`; nothing where one rank has nobody to send to."""
     has_others = layouts.data_parallel > 1
     if job.gradient_compression == POWERSGD:

@@ -13,30 +13,30 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
-from planners.memory.items import EVALUATION, NOTHING, PHASES, Items
-from planners.memory.moment import Moment
-from planners.precision import FP32_BYTES
-from planners.questions import Evaluation
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.items import EVALUATION, NOTHING, PHASES, Items
+from plimsoll.planners.memory.step_context import StepContext
+from plimsoll.planners.questions import Evaluation
 
 
-def evaluation_items(moment: Moment, asked: Evaluation) -> Iterator[Items]:
+def evaluation_items(step: StepContext, asked: Evaluation) -> Iterator[Items]:
     """Yield what an evaluation holds in its last layer, and at the head.
 
     Parameters, optimizer and the gathered or cast weights stand beside one layer's
     activations, then beside the loss of a batch; the logits kept so far beside both.
     """
-    layouts, job, held, active = moment.layouts, moment.job, moment.held, moment.active
+    layouts, job, held, active = step.layouts, step.job, step.held, step.active
     share = asked.batch_size / layouts.micro_batch_size
     kept = NOTHING
     if asked.keeps_logits:
         batches = asked.accumulation_steps or -(-asked.samples // (asked.batch_size * layouts.data_parallel))
         gathered = asked.batch_size * layouts.data_parallel * job.sequence_length
-        kept = np.where(moment.rows.has_head, batches * gathered * job.model.vocabulary_size * FP32_BYTES, 0.0)
+        kept = np.where(step.rows.has_head, batches * gathered * job.model.vocabulary_size * FP32_BYTES, 0.0)
     in_layer = share * active.working_set + held.dequantized
     for activations, logits, weights in (
-        (in_layer, kept, _gathered_in_layer(moment)),
-        (share * active.head, kept + share * active.logits, _gathered_at_head(moment)),
+        (in_layer, kept, _gathered_in_layer(step)),
+        (share * active.head, kept + share * active.logits, _gathered_at_head(step)),
     ):
         yield Items(
             phase=PHASES.index(EVALUATION),
@@ -45,36 +45,36 @@ def evaluation_items(moment: Moment, asked: Evaluation) -> Iterator[Items]:
             optimizer=np.ceil(held.optimizer),
             activations=np.ceil(activations),
             logits=np.ceil(logits),
-            communication=np.ceil(_with_copies(moment, weights)),
+            communication=np.ceil(_with_copies(step, weights)),
         )
 
 
-def _gathered_in_layer(moment: Moment) -> FloatArray:
+def _gathered_in_layer(step: StepContext) -> FloatArray:
     """Return two layers, and the root unless the vocabulary has units of its own, or all layers."""
-    if not moment.any_gathered:
+    if not step.any_gathered:
         return NOTHING
-    root = NOTHING if moment.own_units else moment.root
-    layers: FloatArray = np.where(moment.gathered_by_layer, np.minimum(moment.rows.layers, 2), 0)
-    by_layer = np.where(moment.gathered_by_layer, root + moment.one_layer * layers, 0.0)
-    return by_layer + np.where(moment.gathered_once, moment.open_root + moment.whole_layers, 0.0)
+    root = NOTHING if step.own_units else step.root
+    layers: FloatArray = np.where(step.gathered_by_layer, np.minimum(step.rows.layers, 2), 0)
+    by_layer = np.where(step.gathered_by_layer, root + step.one_layer * layers, 0.0)
+    return by_layer + np.where(step.gathered_once, step.open_root + step.whole_layers, 0.0)
 
 
-def _gathered_at_head(moment: Moment) -> FloatArray:
+def _gathered_at_head(step: StepContext) -> FloatArray:
     """Return the head's unit, or the root and the last layer's buffer, or all layers and the root."""
-    if not moment.any_gathered:
+    if not step.any_gathered:
         return NOTHING
-    if moment.own_units:
-        beside: FloatArray = moment.job.precision.compute_bytes * moment.held.head_elements
+    if step.own_units:
+        beside: FloatArray = step.job.precision.compute_bytes * step.held.head_elements
     else:
-        beside = moment.root + moment.layer_buffer
-    by_layer = np.where(moment.gathered_by_layer, beside, 0.0)
-    return by_layer + np.where(moment.gathered_once, moment.root + moment.whole_layers, 0.0)
+        beside = step.root + step.layer_buffer
+    by_layer = np.where(step.gathered_by_layer, beside, 0.0)
+    return by_layer + np.where(step.gathered_once, step.root + step.whole_layers, 0.0)
 
 
-def _with_copies(moment: Moment, gathered: FloatArray) -> FloatArray:
+def _with_copies(step: StepContext, gathered: FloatArray) -> FloatArray:
     """Return the gathered weights, or the copies of all that autocast's cache holds until the forward pass is over."""
-    if not moment.any_copies:
+    if not step.any_copies:
         return gathered
-    copies = moment.job.precision.compute_bytes * moment.held.stage_elements
-    result: FloatArray = np.where(moment.autocast_copies, copies, gathered)
+    copies = step.job.precision.compute_bytes * step.held.stage_elements
+    result: FloatArray = np.where(step.autocast_copies, copies, gathered)
     return result

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planners.architecture import Weight
-from planners.formats import tensor_bytes
-from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import Way, local, matrix_elements
-from planners.quantized_stacks import quantized_stack
-from planners.sharding import first_rank
-from planners.sharding.weights import LocalWeight
+from plimsoll.planners.architecture import Weight
+from plimsoll.planners.formats import tensor_bytes
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.memory.shards import Way, local, matrix_elements
+from plimsoll.planners.quantization.stacks import quantized_stack
+from plimsoll.planners.sharding import first_rank
+from plimsoll.planners.sharding.weights import LocalWeight
 
 # Dettmers et al. 2023 quote half a byte a base parameter, its scales apart (arXiv:2305.14314).
 QUOTED_FOUR_BIT_BYTES = 0.5

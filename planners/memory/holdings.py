@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
-from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
-from planners.memory.job import PIPEDREAM, BlockWeights, Job
-from planners.memory.optimizers import EIGHT_BIT_BYTES
-from planners.memory.shards import (
+from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
+from plimsoll.planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
     Divisions,
@@ -31,8 +34,6 @@ from planners.memory.shards import (
     shard_elements,
     split_elements,
 )
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
 
 FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
 
@@ -141,11 +142,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     host = np.where(to_host >= 1, masters + moments + waiting, 0.0) + host_parameters
     host_gradients = np.where(_waits_in_own_format(layouts, job), whole_gradients * (1.0 - on_device), 0.0)
     host = host + host_gradients
-    if job.profile.zero is not None:
-        # Updated weights come up from a buffer in their own format (`param_buffer_of_bit16_for_cpu_offload_groups`).
-        host = host + np.where(
-            (to_host == 1) & (layouts.zero_stage < HIGHEST_ZERO_STAGE), parts * states.parameter, 0.0
-        )
+    if job.profile.host.flat_buffer_stages:
+        has_buffer = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
+        host = host + np.where((to_host == 1) & has_buffer, parts * states.parameter, 0.0)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -189,7 +188,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
 
 def are_gradients_sent(layouts: Candidates, job: Job) -> BoolArray:
     """Return where gradients follow the optimizer to the host."""
-    stages = job.profile.weights.offloaded_gradient_stages
+    stages = job.profile.host.gradient_stages
     sent: BoolArray = (layouts.offload >= 1) & in_zero_stages(layouts.zero_stage, stages)
     return sent
 
@@ -197,10 +196,10 @@ def are_gradients_sent(layouts: Candidates, job: Job) -> BoolArray:
 def _waits_in_own_format(layouts: Candidates, job: Job) -> BoolArray:
     """Return where gradients that were sent to the host wait there in their own format.
 
-    DeepSpeed's stage 2 sends those of the last micro-batch as fp32 straight to where the optimizer reads them
-    (stage_1_and_2.py, `copy_grads_in_partition`); one micro-batch needs no other place.
+    Those of the last micro-batch go straight into a flat buffer, where there is one; one micro-batch needs no other
+    place.
     """
-    is_flat = np.bool_(job.profile.zero is not None) & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
+    is_flat = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
     waits: BoolArray = ~is_flat | (layouts.micro_batches(job.global_batch_size) > 1)
     return waits
 
@@ -254,13 +253,13 @@ def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
 
 @functools.cache
 def _is_wanted(wanted: tuple[int, ...]) -> BoolArray:
-    return np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])
+    return np.array([stage in wanted for stage in ZERO_STAGES])
 
 
-def has_weight_policy(zero_stage: IntArray, job: Job, *policies: str) -> BoolArray:
+def has_gathering(zero_stage: IntArray, job: Job, *ways: str) -> BoolArray:
     """Return where the weights are held in one of these ways, as the profile says for each ZeRO stage."""
     return in_zero_stages(
-        zero_stage, [int(stage) for stage, name in job.profile.weights.policy.items() if name in policies]
+        zero_stage, [int(stage) for stage, way in job.profile.weights.gathering.items() if way in ways]
     )
 
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.catalogue.host_memory import known_hosts
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray, IntArray
-from planners.memory.activation_offload import offloaded_bytes
-from planners.memory.activity import Activity
-from planners.memory.holdings import Holdings
-from planners.memory.job import Job
-from planners.memory.nvme import placed
-from planners.memory.spikes import saving_host_bytes
-from planners.memory.stages import StageRows
+from plimsoll.planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.activation_offload import offloaded_bytes
+from plimsoll.planners.memory.activity import Activity
+from plimsoll.planners.memory.holdings import Holdings
+from plimsoll.planners.memory.nvme import placed
+from plimsoll.planners.memory.outside_step import saving_host_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is held at a moment that may be the worst, by kind."""
+"""What is held at a event that may be the worst, by kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray
 
 FORWARD = "forward"
 EVALUATION = "evaluation"
@@ -30,9 +30,9 @@ BELOW_ALL_LAYERS: FloatArray = np.full(1, -1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
+    """Whole bytes at events of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
 
-    Several moments stand along an axis before that of the stages. `layer` is the layer of the stage that is
+    Several events stand along an axis before that of the stages. `layer` is the layer of the stage that is
     differentiated, 0 the lowest; `BELOW_ALL_LAYERS` where it is the embedding after them; None before them, and where
     the phase has no layers.
     """
@@ -47,28 +47,28 @@ class Items:
     layer: FloatArray | None = None
 
     def sums(self, axes: int) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield the states and the rest of every moment, whose sum is the total, for stages of so many axes.
+        """Yield the states and the rest of every event, whose sum is the total, for stages of so many axes.
 
         Whole numbers add up in any order: those of the fewest axes come first.
         """
         states = self.parameters + self.optimizer + self.communication + self.gradients
         work = self.activations if self.logits is NOTHING else self.activations + self.logits
-        for moment in range(max(_moments(states, axes), _moments(work, axes))):
-            yield _of_moment(states, axes, moment), _of_moment(work, axes, moment)
+        for step in range(max(_events(states, axes), _events(work, axes))):
+            yield _of_event(states, axes, step), _of_event(work, axes, step)
 
     def stacked(self, shape: tuple[int, ...]) -> FloatArray:
-        """Return [moment, item, *shape], `shape` being that of the stages."""
+        """Return [event, item, *shape], `shape` being that of the stages."""
         items = [getattr(self, name) for name in ALLOCATED_ITEMS]
-        moments = max(_moments(values, len(shape)) for values in items)
-        stacked = np.empty((moments, len(items), *shape))
+        events = max(_events(values, len(shape)) for values in items)
+        stacked = np.empty((events, len(items), *shape))
         for place, values in enumerate(items):
             stacked[:, place] = values
         return stacked
 
 
-def _moments(values: FloatArray, axes: int) -> int:
+def _events(values: FloatArray, axes: int) -> int:
     return values.shape[0] if values.ndim > axes else 1
 
 
-def _of_moment(values: FloatArray, axes: int, moment: int) -> FloatArray:
-    return values[moment] if values.ndim > axes else values
+def _of_event(values: FloatArray, axes: int, step: int) -> FloatArray:
+    return values[step] if values.ndim > axes else values

@@ -6,9 +6,9 @@ Traced operation by operation over transformers 5.23 (models/deepseek_v3/modelin
 
 from __future__ import annotations
 
-from planners.architecture import Block, OperationKind
-from planners.memory.profile import Kernels
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.records import Kernels
 
 # What the architecture calls the scores by which an indexer chooses what attention reads.
 INDEXER = "index_scores"
@@ -44,7 +44,7 @@ def keep_latents(
 def weight_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     """Return the bytes of an element of experts' outputs once weighted: DeepSeek's routers weigh in fp32."""
     has_latent = any(tensor.name == KEY_VALUE_LATENT for tensor in block.tensors)
-    return FP32_BYTES if has_latent and kernels.transformers_attention else element_bytes
+    return FP32_BYTES if has_latent and kernels.transformers_modules else element_bytes
 
 
 def _up_width(block: Block) -> int:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from planners.identity import Same
-from planners.memory.activations import (
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.memory.activations import (
     KeptBytes,
     checkpoint_width,
     kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
 )
-from planners.memory.holdings import adapter_activation_bytes
-from planners.memory.job import BlockWeights, Job
-from planners.memory.kept_again import KeptAgain, kept_again
-from planners.memory.latents import weight_bytes
-from planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
-from planners.memory.mixture_backward import (
+from plimsoll.planners.memory.holdings import adapter_activation_bytes
+from plimsoll.planners.memory.latents import weight_bytes
+from plimsoll.planners.memory.layer_events import kept_at_attention, kept_at_first_products, kept_at_second_norm
+from plimsoll.planners.memory.mixture_backward import (
     beside_returned_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
@@ -26,16 +25,17 @@ from planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from planners.memory.profile import Profile
-from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.routing import remembered_routing_bytes
-from planners.memory.selective import (
+from plimsoll.planners.memory.recurrent import scan_workspace_bytes
+from plimsoll.planners.memory.repeated_saves import RepeatedSaves, repeated_saves
+from plimsoll.planners.memory.routing import remembered_routing_bytes
+from plimsoll.planners.memory.selective import (
     exchanged_bytes,
+    not_recomputed_bytes,
     scattered_bytes,
     selective_input_bytes,
     selectively_kept_bytes,
-    unused_bytes,
 )
+from plimsoll.planners.stacks.profile import Profile
 
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096
@@ -46,31 +46,31 @@ class LayerBytes:
     """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
 
     `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
-    them several operations keep. `combine_whole` is `combine` where the experts are no unit of their own.
+    them several operations keep. `combine_whole` is `at_combine` where the experts are no unit of their own.
     """
 
     whole: KeptBytes
     cast: KeptBytes
-    again: KeptAgain
-    cast_again: KeptAgain
+    again: RepeatedSaves
+    cast_again: RepeatedSaves
     selective: KeptBytes
-    second_norm: KeptBytes
+    at_second_norm: KeptBytes
     attention_gradients: KeptBytes
-    first_products: KeptBytes
-    experts_product: KeptBytes
+    at_first_matmuls: KeptBytes
+    at_expert_matmuls: KeptBytes
     experts_last_product: KeptBytes | None
-    combine: KeptBytes
+    at_combine: KeptBytes
     combine_whole: KeptBytes
     beside_returned: KeptBytes
-    experts_reduced: KeptBytes
-    unused_bytes: tuple[int, int]
+    at_expert_reduction: KeptBytes
+    not_recomputed_bytes: tuple[int, int]
     selective_input_bytes: int
     scattered_bytes: int
     exchanged_bytes: int
     grouped_sent_bytes: int
-    remembered_bytes: int
+    saved_routing_bytes: int
     input_width: int
-    first_norm_bytes: int
+    at_input_norm_bytes: int
     widest: float
     meeting_gradients: int
     scan_workspace: float
@@ -117,8 +117,8 @@ def _kept_of_layer(
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
         cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
-        again=kept_again(part.block, kernels, element_bytes=size, learning=part.learning),
-        cast_again=kept_again(part.block, kernels, element_bytes=size, autocast=True),
+        again=repeated_saves(part.block, kernels, element_bytes=size, learning=part.learning),
+        cast_again=repeated_saves(part.block, kernels, element_bytes=size, autocast=True),
         selective=selectively_kept_bytes(
             part.block,
             kernels,
@@ -128,31 +128,31 @@ def _kept_of_layer(
             fp8_input_bytes=fp8_input_bytes,
             modules=modules,
         ),
-        second_norm=kept_at_second_norm(
+        at_second_norm=kept_at_second_norm(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
         attention_gradients=kept_at_attention(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
-        first_products=kept_at_first_products(
+        at_first_matmuls=kept_at_first_products(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
-        unused_bytes=unused_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        not_recomputed_bytes=not_recomputed_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         selective_input_bytes=selective_input_bytes(
             part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
-        experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
+        at_expert_matmuls=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
         experts_last_product=kept_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
-        combine=kept_at_combine(part.block, whole, kernels, size, size),
+        at_combine=kept_at_combine(part.block, whole, kernels, size, size),
         combine_whole=kept_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
         beside_returned=beside_returned_tokens(part.block, kernels, size),
         grouped_sent_bytes=grouped_sent_bytes(part.block, kernels, size),
-        remembered_bytes=remembered_routing_bytes(part.block, kernels, size),
-        experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
+        saved_routing_bytes=remembered_routing_bytes(part.block, kernels, size),
+        at_expert_reduction=kept_as_experts_are_reduced(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
-        first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
+        at_input_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(part.block, size),

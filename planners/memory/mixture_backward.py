@@ -1,4 +1,4 @@
-"""The moments of a mixture's backward pass that other layers do not have.
+"""The events of a mixture's backward pass that other layers do not have.
 
 Traced operation by operation over transformers 5.23's mixtures (integrations/moe.py, `grouped_mm_experts_forward`).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planners.architecture import Block
-from planners.memory.activations import EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
-from planners.memory.profile import Kernels
+from plimsoll.planners.architecture import Block
+from plimsoll.planners.memory.activations import EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
+from plimsoll.planners.stacks.records import Kernels
 
 DISPATCHED, EXPERT_OUTPUT, EXPERT_PRODUCT = "dispatched", "expert_output", "expert_product"
 # What an expert's first matrices write: the gate and the other half, or one tensor without a gate.

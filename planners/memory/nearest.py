@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from planners.figures import counted, figure, listed
-from planners.plans import Layout
+from plimsoll.planners.ground.figures import counted, figure, listed
+from plimsoll.planners.ground.units import GIGA
+from plimsoll.planners.plans import Layout
 
 FILE_NAME = "measured_cases.csv"
 COLUMNS = (
@@ -59,7 +60,7 @@ class MeasuredRun:
 @functools.cache
 def measured_runs(framework: str) -> tuple[MeasuredRun, ...]:
     """Return the measured runs of one framework."""
-    text = (resources.files("planners.memory") / FILE_NAME).read_text(encoding="utf-8")
+    text = (resources.files("plimsoll.planners.memory") / FILE_NAME).read_text(encoding="utf-8")
     return tuple(
         MeasuredRun(
             framework=row["framework"],
@@ -96,7 +97,7 @@ def nearest_note(layout: Layout, *, method: str, sizes: Mapping[str, float]) -> 
         f"Unlike this plan it had {listed(differences)}." if differences else "It is like this plan in size and method."
     )
     return (
-        f"The closest measured run of {layout.framework} ({figure(run.sizes['parameters'] / 1e9)}B parameters on "
+        f"The closest measured run of {layout.framework} ({figure(run.sizes['parameters'] / GIGA)}B parameters on "
         f"{counted(int(run.sizes['gpus']), 'GPU')}, method {run.method}) peaked at {run.ratio:.2f} times the "
         f"estimate. {apart}"
     )

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.holdings import Holdings
-from planners.memory.job import Job
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.memory.holdings import Holdings
 
 OPTIMIZER_BUFFERS = 4  # offload_optimizer.buffer_count: parameter, gradient, momentum and variance
 OPTIMIZER_BUFFER_BYTES = 4  # an fp32 element

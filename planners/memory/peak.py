@@ -8,25 +8,25 @@ from itertools import chain
 
 import numpy as np
 
-from planners.derived import Derived
-from planners.hardware import Hardware
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from planners.memory.activation_offload import left_on_device
-from planners.memory.activity import Activity, activity
-from planners.memory.companions import with_companions
-from planners.memory.holdings import Holdings, holdings
-from planners.memory.host import host_bytes, node_host
-from planners.memory.items import ALLOCATED_ITEMS, PHASES
-from planners.memory.job import Job
-from planners.memory.moment import moment_of
-from planners.memory.moments import StackedMoments, moments_of, stacked_moments
-from planners.memory.nvme import placed
-from planners.memory.phases import forward_begins, phase_items
-from planners.memory.run_ahead import run_ahead_bytes
-from planners.memory.runtime import runtime_bytes
-from planners.memory.spikes import gpus_on_node, loading_host_bytes, spikes_of
-from planners.memory.stages import StageRows, all_stages, deciding_stages, held_chunks
-from planners.plans import Memory, MemoryItems, Spike, StageMemory
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.stages import StageRows, all_stages, deciding_stages, held_chunks
+from plimsoll.planners.memory.activation_offload import left_on_device
+from plimsoll.planners.memory.activity import Activity, activity
+from plimsoll.planners.memory.companions import with_companions
+from plimsoll.planners.memory.events import event_items, forward_begins
+from plimsoll.planners.memory.holdings import Holdings, holdings
+from plimsoll.planners.memory.host import host_bytes, node_host
+from plimsoll.planners.memory.items import ALLOCATED_ITEMS, PHASES
+from plimsoll.planners.memory.nvme import placed
+from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
+from plimsoll.planners.memory.run_ahead import run_ahead_bytes
+from plimsoll.planners.memory.runtime import runtime_bytes
+from plimsoll.planners.memory.step_context import step_context
+from plimsoll.planners.memory.timeline import StackedEvents, events_of, stacked_events
+from plimsoll.planners.plans import Memory, MemoryItems, Spike, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %
 # (Ultra-Scale Playbook's benchmark chart); whatever slowed them, a plan beyond this part of the card is tight.
@@ -50,7 +50,7 @@ class Needs:
 class Account:
     """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
 
-    `layers` are the numbers of each stage's layers, lowest first. `moments` are all of them, and `held` and `active`
+    `layers` are the numbers of each stage's layers, lowest first. `events` are all of them, and `held` and `active`
     what the phases of all layouts were made of. `needs` are those of all layouts.
     """
 
@@ -58,7 +58,7 @@ class Account:
     layers: tuple[tuple[int, ...], ...]
     held: Holdings
     active: Activity
-    moments: StackedMoments
+    events: StackedEvents
     items: FloatArray
     phase: IntArray
     fragmentation: FloatArray
@@ -83,7 +83,7 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
     worst = np.zeros((rows.stage.shape[0], *layouts.shape))
     total = np.empty_like(worst)
-    for items in phase_items(moment_of(layouts, rows, job, held, active)):
+    for items in event_items(step_context(layouts, rows, job, held, active)):
         for states, work in items.sums(axes=worst.ndim):
             np.add(states, work, out=total)
             np.maximum(worst, total, out=worst)
@@ -175,7 +175,7 @@ def _needs(peaks: FloatArray, host: FloatArray, layouts: Candidates, job: Job) -
 
 
 def _peaks(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return the peaks of layouts whose stages, the first axis, allocate so much at their worst moments."""
+    """Return the peaks of layouts whose stages, the first axis, allocate so much at their worst events."""
     runtime = _runtime(layouts, job)
     if job.profile.run_ahead is not None:
         reserved: FloatArray = (allocated + _surplus(allocated, layouts, rows, job)).max(axis=0) + runtime
@@ -208,15 +208,15 @@ def _runtime(layouts: Candidates, job: Job) -> FloatArray:
 
 
 def _account(layouts: Candidates, index: int, job: Job) -> Account:
-    """Return every stage's worst moment of one of the layouts; of equals the earlier."""
+    """Return every stage's worst event of one of the layouts; of equals the earlier."""
     rows = _stages(all_stages, layouts, job)
     shape = rows.stage.shape
     held = with_companions(holdings(layouts, rows, job), layouts, job)
     active = activity(layouts, rows, job)
-    moment = moment_of(layouts, rows, job, held, left_on_device(active, layouts, job))
-    moments = stacked_moments([*phase_items(moment), forward_begins(moment)], shape)
-    allocated = moments.items.sum(axis=1)
-    one = moments.of_layout(index)
+    step = step_context(layouts, rows, job, held, left_on_device(active, layouts, job))
+    events = stacked_events([*event_items(step), forward_begins(step)], shape)
+    allocated = events.items.sum(axis=1)
+    one = events.of_layout(index)
     worst = allocated[..., index].argmax(axis=0)
     items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
     most: FloatArray = allocated.max(axis=0)
@@ -227,7 +227,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in rows.stage[:, index].tolist()),
         held=held,
         active=active,
-        moments=one,
+        events=one,
         items=items,
         phase=one.phase[worst],
         fragmentation=np.broadcast_to(surplus, shape)[:, index],
@@ -261,7 +261,7 @@ def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> S
         items=items,
         moments=derived.part(
             "plan.memory.stages.moments",
-            lambda: moments_of(account.moments, row, account.layers[row]),
+            lambda: events_of(account.events, row, account.layers[row]),
             otherwise=(),
         ),
     )

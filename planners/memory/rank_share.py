@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from planners.memory.activations import KeptBytes
-from planners.memory.job import Job
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
+from plimsoll.planners.memory.activations import KeptBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
-from planners.memory.profile import Kernels
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.records import Kernels
 
 DELTA_CHUNK_TOKENS = 64
 SELECTIVE_CHUNK_TOKENS = 2048

@@ -5,9 +5,9 @@ Small beside hidden states, unless experts are many: of 128 half a kilobyte a to
 
 from __future__ import annotations
 
-from planners.architecture import Block, OperationKind
-from planners.memory.profile import Kernels
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.records import Kernels
 
 INDEX_BYTES = 8  # torch's int64
 MASK_BYTES = 1

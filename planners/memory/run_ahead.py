@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import Job
-from planners.memory.stages import StageRows
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
 
 # The micro-batches of a pipeline's stage in flight that hold no more than they keep: the first and the last.
 ORDERLY_MICRO_BATCHES = 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray, IntArray
-from planners.memory.profile import RuntimeBytes
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.stacks.records import RuntimeBytes
 
 
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:

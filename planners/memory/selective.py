@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
-from planners.memory.activations import (
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, dropped
+from plimsoll.planners.memory.activations import (
     DISPATCHED_TENSORS,
     EXPERT_TENSORS,
     ROUTER,
@@ -14,8 +15,7 @@ from planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
 )
-from planners.memory.profile import Kernels
-from planners.memory.recompute_modules import CORE_ATTENTION, dropped
+from plimsoll.planners.stacks.records import Kernels
 
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
 PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}
@@ -120,7 +120,7 @@ def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> i
     return element_bytes * checkpoint_width(block) if policy == "alternate_matmuls" else 0
 
 
-def unused_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
+def not_recomputed_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
     """Return what is kept of a token that the layer's second run does not take up, which stops before its end.
 
     The layer's last product, where it is among those saved, is kept until the layer has been differentiated: every

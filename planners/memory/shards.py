@@ -14,31 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Split, Weight
-from planners.errors import ImpossibleLayout
-from planners.identity import Same
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from planners.layout.distinct import distinct
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.job import BlockWeights, Job
-from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
-from planners.sharding import (
-    FirstRank,
-    Mesh,
-    ShardingPolicy,
-    ShardLayout,
-    first_rank,
-    framework_policy,
-    sharding_policy,
-)
-from planners.sharding.groups import cut_of, group_of, mesh_of
-from planners.sharding.weights import LocalWeight, local_weight
+from plimsoll.planners.architecture import Split, Weight
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
+from plimsoll.planners.sharding import FirstRank, Mesh, ShardingPolicy, ShardLayout, first_rank
+from plimsoll.planners.sharding.groups import cut_of, group_of, mesh_of
+from plimsoll.planners.sharding.weights import LocalWeight, local_weight
 
 # Answers kept between the chunks of a search and the searches of a process: a few parts times some thousand ways.
 MOST_KEPT_ANSWERS = 1 << 16
 # The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
 MOST_KEPT_COLUMNS = 1 << 12
-ZERO_STAGES = range(4)
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
 
@@ -78,7 +69,7 @@ def _column(quantity: Callable[..., float], of: tuple[Hashable, ...], ways: tupl
 
 def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
     """Return how layouts divide a state over so many shard ranks, `WHOLE` where the stack does not divide it."""
-    policies, of_stage = _policies(job.profile.name)
+    policies, of_stage = _policies(job.profile.placement.policies)
     policy = of_stage[layouts.zero_stage]
     # An expert is cut over all tensor-parallel ranks or over none.
     cuts_experts = (expert_tensor_ranks(layouts, job) == layouts.tensor_parallel).astype(np.int64)
@@ -93,7 +84,7 @@ def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions
 
 def tensor_divisions(layouts: Candidates, job: Job) -> Divisions:
     """Return how layouts divide weights over tensor-parallel ranks, whatever becomes of experts and of shards."""
-    policies, of_stage = _policies(job.profile.name)
+    policies, of_stage = _policies(job.profile.placement.policies)
     every = layouts.tensor_parallel * len(policies) + of_stage[layouts.zero_stage]
     keys, inverse = distinct(every)
     ways = (divmod(key, len(policies)) for key in keys.tolist())
@@ -101,15 +92,16 @@ def tensor_divisions(layouts: Candidates, job: Job) -> Divisions:
 
 
 @functools.cache
-def _policies(framework: str) -> tuple[tuple[str, ...], IntArray]:
-    """Return the names of a framework's policies, and which of them holds at each ZeRO stage."""
-    names = [framework_policy(framework, stage).name for stage in ZERO_STAGES]
-    policies = sorted(set(names))
-    return tuple(policies), np.array([policies.index(name) for name in names])
+def _policies(of_stages: tuple[ShardingPolicy, ...]) -> tuple[tuple[ShardingPolicy, ...], IntArray]:
+    """Return a stack's different policies, and which of them holds at each ZeRO stage."""
+    policies = tuple(dict.fromkeys(of_stages))
+    return policies, np.array([policies.index(policy) for policy in of_stages])
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: bool) -> Way:
+def _way(
+    policy: ShardingPolicy, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: bool
+) -> Way:
     # As many replicas as experts' ranks leave room for experts on more ranks than share a state.
     layout = ShardLayout(
         tensor_parallel=tensor_parallel,
@@ -119,7 +111,7 @@ def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: i
         expert_tensor_parallel=tensor_parallel if cuts_experts else 1,
         is_divided=shard_ranks != WHOLE,
     )
-    return Way(layout=layout, policy=sharding_policy(policy))
+    return Way(layout=layout, policy=policy)
 
 
 def are_divisible(part: BlockWeights, by: Divisions) -> BoolArray:

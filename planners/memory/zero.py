@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray
-from planners.memory.holdings import Holdings, are_gradients_sent
-from planners.memory.job import BlockWeights, Job
-from planners.memory.nvme import SUB_GROUP_ELEMENTS
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.holdings import Holdings, are_gradients_sent
+from plimsoll.planners.memory.nvme import SUB_GROUP_ELEMENTS
+from plimsoll.planners.stacks.records import ZeroBuckets
 
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8
@@ -67,18 +68,19 @@ class ZeroBuffers:
 
 def zero_buffers(layouts: Candidates, rows: StageRows, job: Job, held: Holdings) -> ZeroBuffers | None:
     """Return what DeepSpeed's engine holds, None for a stack without one."""
-    if job.profile.zero is None:
+    told = job.profile.zero
+    if told is None:
         return None
     size, stage, ranks = job.precision.compute_bytes, layouts.zero_stage, layouts.shard_group
     learning = held.stage_elements
     part = np.ceil(learning / ranks)
-    bucket = float(size * job.profile.weights.bucket_elements)
+    bucket = float(size * told.reduce_bucket_elements)
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
     is_flat = (stage == OPTIMIZER_DIVIDED) | (stage == GRADIENTS_DIVIDED)
     is_sharded = stage == WEIGHTS_DIVIDED
     # The engine gathers ahead until so many elements are whole: on average half a matrix more.
     weights = size * learning + held.root_frozen + held.layer_frozen * rows.layers
-    most = size * (job.profile.zero.max_live_elements + held.largest_matrix_elements / 2)
+    most = size * (told.max_live_elements + held.largest_matrix_elements / 2)
     live = np.where(is_sharded, np.minimum(weights, most), 0.0)
     largest = _largest_tensor(job.parts)
     # `temp_grad_buffer_for_gpu_offload`: gradients that wait on the host are added to on the device.
@@ -93,10 +95,10 @@ def zero_buffers(layouts: Candidates, rows: StageRows, job: Job, held: Holdings)
         forward=resting + live + np.where((stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         step=resting,
         bucket=np.where(stage >= OPTIMIZER_DIVIDED, bucket, 0.0) + staged,
-        copy=np.maximum(copy, _sending(layouts, job, part, _largest_tensor((*job.layers, job.head)))),
-        copied_from=float(job.profile.weights.bucket_elements),
+        copy=np.maximum(copy, _sending(layouts, job, part, _largest_tensor((*job.layers, job.head)), told)),
+        copied_from=float(told.reduce_bucket_elements),
         end_copy=np.maximum(
-            _end_copy(layouts, size, bucket, embedding, size * learning), _sending(layouts, job, part, largest)
+            _end_copy(layouts, size, bucket, embedding, size * learning), _sending(layouts, job, part, largest, told)
         ),
         live=live,
         weights=weights,
@@ -130,7 +132,7 @@ def _end_copy(
     return result
 
 
-def _sending(layouts: Candidates, job: Job, part: FloatArray, largest: int) -> FloatArray:
+def _sending(layouts: Candidates, job: Job, part: FloatArray, largest: int, told: ZeroBuckets) -> FloatArray:
     """Return what is made on the device as a gradient of so many elements is sent to the host.
 
     Its norm is taken in fp64, and then it is cast to fp32 (stage_1_and_2.py, `copy_grads_in_partition`; stage3.py,
@@ -140,7 +142,7 @@ def _sending(layouts: Candidates, job: Job, part: FloatArray, largest: int) -> F
     own = np.where(is_flat, np.minimum(part, largest), np.ceil(largest / layouts.shard_group))
     making = np.where(is_flat, NORM_BYTES, NORM_BYTES + job.precision.compute_bytes) * own
     if job.offload_target == "nvme":
-        making = making + FP32_BYTES * np.minimum(part, job.profile.weights.bucket_elements / layouts.shard_group)
+        making = making + FP32_BYTES * np.minimum(part, told.reduce_bucket_elements / layouts.shard_group)
     return np.where(are_gradients_sent(layouts, job), making, 0.0)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.plans import Omitted, SearchCounts
-from planners.questions import RopeScaling
-from planners.serving.learned import Learned
+from plimsoll.planners.learned import Learned
+from plimsoll.planners.plans import Omitted, SearchCounts
+from plimsoll.planners.questions import RopeScaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture import KvKind, ModelSpec
-from planners.errors import ImpossibleLayout
-from planners.sharding import ShardLayout
-
-# Engines with a scheduler and a pool of blocks.
-POOLED = ("vllm", "sglang", "tensorrt-llm")
+from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.learned import Ranks
+from plimsoll.planners.serving.releases.profile import EngineProfile
+from plimsoll.planners.sharding import ShardLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,50 +53,53 @@ class Degrees:
         )
 
 
+def ranks_of(degrees: Degrees) -> Ranks:
+    """Return the kind that degrees are of, as measured starts are kept by."""
+    if degrees.ranks_per_stage > 1:
+        return Ranks.TENSOR
+    return Ranks.PIPELINE if degrees.pipeline_parallel > 1 else Ranks.SINGLE
+
+
 def has_experts(model: ModelSpec) -> bool:
     """Return whether any layer is a mixture of experts."""
     return any(weight.experts > 1 for block in model.layers for weight in block.weights)
 
 
-def degrees_obstacle(model: ModelSpec, engine: str, degrees: Degrees) -> ImpossibleLayout | None:
+def degrees_obstacle(model: ModelSpec, profile: EngineProfile, degrees: Degrees) -> ImpossibleLayout | None:
     """Return why the engine refuses these degrees of this model, or None.
 
-    Sources: vllm/config/parallel.py (expert parallelism takes all ranks of a stage);
-    vllm/config/model.py, verify_with_parallel_config (decode context parallelism).
+    Source: vllm/config/model.py, verify_with_parallel_config (decode context parallelism).
     """
     ranks, experts = degrees.ranks_per_stage, degrees.expert_parallel
     if not has_experts(model) and (degrees.attention_data_parallel > 1 or experts > 1):
         field = "expert_parallel" if experts > 1 else "attention_data_parallel"
         return _impossible(field, f"{model.name} has no experts to divide; use data_parallel.", "experts-needed")
-    if ranks % experts or (engine == "vllm" and experts not in (1, ranks)):
-        allowed = "1 or all" if engine == "vllm" else "a divisor"
+    if ranks % experts or (profile.degrees.deals_to_all_or_none and experts not in (1, ranks)):
+        allowed = "1 or all" if profile.degrees.deals_to_all_or_none else "a divisor"
         return _impossible(
             "expert_parallel",
             f"expert_parallel must be {allowed} of attention_data_parallel x tensor_parallel = {ranks}, not {experts}.",
             "expert-parallel-divides",
         )
-    return _engine_obstacle(engine, degrees) or _context_obstacle(model, degrees)
+    return _engine_obstacle(profile, degrees) or _context_obstacle(model, degrees)
 
 
-def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
-    """Return what only some engines can do.
-
-    Sources: tensorrt_llm/mapping.py (attention data parallelism is all ranks or none);
-    transformers divides tensors and nothing else.
-    """
-    if engine == "tensorrt-llm" and degrees.attention_data_parallel > 1 and degrees.tensor_parallel > 1:
+def _engine_obstacle(profile: EngineProfile, degrees: Degrees) -> ImpossibleLayout | None:
+    """Return what only some engines can do."""
+    rules, ranks = profile.degrees, degrees.attention_data_parallel
+    if rules.copies_attention_to_all_or_none and ranks > 1 and degrees.tensor_parallel > 1:
         return _impossible(
             "attention_data_parallel",
-            "tensorrt-llm runs attention data parallel on all ranks of a stage or on none.",
+            f"{profile.engine} runs attention data parallel on all ranks of a stage or on none.",
             "engine-has-degree",
         )
-    for field, degree, engines in (
-        ("pipeline_parallel", degrees.pipeline_parallel, POOLED),
-        ("expert_parallel", degrees.expert_parallel, POOLED),
-        ("attention_data_parallel", degrees.attention_data_parallel, POOLED),
+    for field, degree, is_known in (
+        ("pipeline_parallel", degrees.pipeline_parallel, rules.has_stages),
+        ("expert_parallel", degrees.expert_parallel, rules.divides_experts),
+        ("attention_data_parallel", ranks, rules.divides_experts),
     ):
-        if degree > 1 and engine not in engines:
-            return _impossible(field, f"{engine} has no {field}; it must be 1.", "engine-has-degree")
+        if degree > 1 and not is_known:
+            return _impossible(field, f"{profile.engine} has no {field}; it must be 1.", "engine-has-degree")
     return None
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planners.figures import figure
-from planners.questions import ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.engine import GIB
-from planners.serving.engine_rules import MemoryRule
-from planners.serving.learned import Learned, Ranks
-from planners.serving.served_models import runs_through_transformers
-from planners.serving.settings import Settings
-from planners.serving.weight_format import weight_format
-from planners.serving.weights import replica_stages
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.learned import Learned, Ranks
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.engines.engine import engine_named
+from plimsoll.planners.serving.formats.weight_format import weight_format
+from plimsoll.planners.serving.releases.served_models import runs_code_of
+from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.weights.stages import replica_stages
 
-LOGGED_GPU = "h100"
 # What engines make of a checkpoint in 16 bits while they load it, and the format that it has until then.
 ON_LOADING, PLAIN_WEIGHTS = "fp8", "bf16"
 # The latencies' measurements are of weights in 16 and 8 bits.
@@ -40,25 +39,9 @@ FITTED_ON = (
     "further off."
 )
 
-RULE_NOTES = {
-    MemoryRule.PROFILED: "The CUDA context, which the engine takes before it measures, is not counted in the peak.",
-    MemoryRule.STATIC_FRACTION: (
-        "gpu_memory_utilization is mem_fraction_static: the share of the memory free before loading that weights and "
-        "cache take. activations is all the rest."
-    ),
-    MemoryRule.FREE_FRACTION: (
-        "gpu_memory_utilization is free_gpu_memory_fraction: the cache's share of what weights and one forward pass "
-        "leave. No log shows what that pass takes: it is estimated as vLLM's, and all of it is the error band."
-    ),
-    MemoryRule.WHOLE_CARD: (
-        "transformers has no block pool: the cache may grow into all memory that weights and one forward pass leave, "
-        "and max_num_seqs limits the batch."
-    ),
-}
-
 
 def _engine_notes(settings: Settings) -> tuple[str, ...]:
-    rule = RULE_NOTES[settings.profile.memory_rule]
+    rule = engine_named(settings.profile.engine).memory_note
     if settings.profile.timed_as is None:
         return (rule, f"The speed of {settings.profile.engine} cannot be predicted yet, so performance is omitted.")
     return (rule, FITTED_ON)
@@ -68,9 +51,9 @@ def _model_notes(question: ServingQuestion, settings: Settings, best: Candidate)
     """Yield what the engine's release does with this model otherwise than with most."""
     profile, model = settings.profile, question.model
     name = f"{profile.engine} {profile.version}"
-    if runs_through_transformers(profile, model.model_type):
+    if (library := runs_code_of(profile, model.model_type)) is not None:
         yield (
-            f"{name} has no code of its own for {model.model_type} models and runs transformers'; that was not "
+            f"{name} has no code of its own for {model.model_type} models and runs {library}'; that was not "
             "measured, and memory and speed are planned as of its own."
         )
     if settings.weights.name == ON_LOADING and profile.quantizes_after_loading:
@@ -148,5 +131,6 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
             "4-bit weights are read at their own size and multiplied at a 16-bit rate; unpacking them takes no time "
             "here."
         )
-    if settings.profile.memory_rule is MemoryRule.PROFILED and not gpu.id.startswith(LOGGED_GPU):
-        yield f"The engine's working memory follows start-up logs on {LOGGED_GPU.upper()} GPUs."
+    logged = settings.profile.logged_gpu
+    if logged is not None and not gpu.id.startswith(logged):
+        yield f"The engine's working memory follows start-up logs on {logged.upper()} GPUs."

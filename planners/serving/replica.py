@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planners.architecture import KvKind, ModelSpec
-from planners.questions import ServingQuestion
-from planners.serving.answer import (
+from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.answer import (
     KvCache,
     KvContext,
     KvGroup,
@@ -14,15 +14,15 @@ from planners.serving.answer import (
     ServingMemoryItems,
     StageServingMemory,
 )
-from planners.serving.budget import StageBudget, stage_budgets
-from planners.serving.caches import replica_cache
-from planners.serving.degrees import Degrees
-from planners.serving.kv_cache import GROWING
-from planners.serving.kv_formats import layer_bytes_per_token
-from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.pools import Bucket, Cache, Capacity, Pools, least, requests_held
-from planners.serving.settings import Settings
-from planners.serving.weights import Stage, replica_stages
+from plimsoll.planners.serving.cache.kv_formats import layer_bytes_per_token
+from plimsoll.planners.serving.cache.pools import GROWING, Bucket, Cache, Capacity, Pools, least, requests_held
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engines.budgets import stage_budgets
+from plimsoll.planners.serving.engines.caches import replica_cache
+from plimsoll.planners.serving.memory.budget import StageBudget
+from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.times.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.weights.stages import Stage, replica_stages
 
 FITS, TIGHT, NO = "fits", "tight", "no"
 # Lengths that the cache is described at: `max_model_len` and its halves, down to about a page of text.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure
-from planners.questions import ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.degrees import Degrees
-from planners.serving.disaggregation import DisaggregatedDeployment
-from planners.serving.engine import GIB
-from planners.serving.settings import Settings
+from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
 TENTHS = 10
 # A figure that misses what was asked is told in as many digits as tell it apart, short of this many.

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from planners.errors import InvalidQuestion
-from planners.figures import figure as written_out
-from planners.serving.engine import GIB, minor_version
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import figure as written_out
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.serving.engines.engine import engine_named
+from plimsoll.planners.serving.log_lines import Line, LogLines, Reduce
+from plimsoll.planners.serving.releases.profile import minor_version
+from plimsoll.planners.serving.releases.tables import known_engines, read_table
 
 LOG_POINTER = "/log"
 # A start prints some hundred lines; its longest, the engine's settings, some 6,000 characters.
@@ -25,45 +29,6 @@ MOST_GIB = 2**20
 MOST_COUNT = 2**50
 # Colours, and the carriage returns of progress bars.
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]{0,16}m|\r", re.ASCII)
-
-NUMBER = r"(-?\d{1,12}(?:\.\d{1,12})?)"
-GIB_NUMBER = NUMBER + r" ?Gi?B"
-COUNT = r"(\d[\d,]{0,19})"
-
-Reduce: TypeAlias = Callable[[Sequence[float]], float]
-
-
-def last(values: Sequence[float]) -> float:
-    """Return what was printed last."""
-    return values[-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line that an engine prints: a part that every such line has, the number in it, and which of several counts.
-
-    Workers print one each: the fullest one's weights and the emptiest one's cache decide.
-    Where `sums` is given, the numbers of one line are added up.
-    """
-
-    figure: str
-    has: str
-    pattern: re.Pattern[str]
-    unit: float = 1.0
-    of_several: Reduce = last
-    sums: bool = False
-
-
-def gib_line(figure: str, has: str, pattern: str, of_several: Reduce = max) -> Line:
-    """Return a line with an amount of memory; engines that print GB divide by 2^30 as well."""
-    return Line(
-        figure=figure, has=has, pattern=re.compile(pattern, re.ASCII | re.I), unit=float(GIB), of_several=of_several
-    )
-
-
-def count_line(figure: str, has: str, pattern: str, of_several: Reduce = last) -> Line:
-    """Return a line with a number of things, or with a plain ratio."""
-    return Line(figure=figure, has=has, pattern=re.compile(pattern, re.ASCII | re.I), of_several=of_several)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,101 +80,32 @@ MEMORY = frozenset(
 )  # fmt: skip
 MEASURED = MEMORY | {"kv_tokens", "kv_blocks", "kv_max_concurrency"}
 
-# vllm/v1/worker/gpu_worker.py, v1/worker/gpu_model_runner.py, v1/core/kv_cache_utils.py, utils/mem_utils.py; before
-# 0.8 vllm/worker/worker.py and executor/executor_base.py.
-VLLM_LINES = (
-    gib_line("weights_bytes", "oading", r"(?:model loading|loading model weights) took " + GIB_NUMBER),
-    gib_line("weights_bytes", "model weights take", r"model weights take " + GIB_NUMBER),
-    gib_line("weights_bytes", "weights memory:", r"weights memory: " + GIB_NUMBER),
-    gib_line("activations_bytes", "torch peak memory increase", r"torch peak memory increase: " + GIB_NUMBER),
-    gib_line("activations_bytes", "activation peak memory", r"activation peak memory takes " + GIB_NUMBER),
-    gib_line("runtime_bytes", "non-torch forward", r"non-torch forward increase memory: " + GIB_NUMBER),
-    gib_line("runtime_bytes", "non_torch_memory", r"non_torch_memory takes " + GIB_NUMBER),
-    gib_line("cuda_graphs_bytes", "Graph captur", r"graph capturing finished in .{1,40}? took " + GIB_NUMBER),
-    gib_line("kv_available_bytes", "Available KV cache memory", r"available kv cache memory: " + GIB_NUMBER, min),
-    gib_line("kv_available_bytes", "reserved for KV Cache", r"reserved for kv cache is " + GIB_NUMBER, min),
-    count_line("kv_tokens", "KV cache size", r"kv cache size: " + COUNT + r" tokens", min),
-    count_line("kv_blocks", " blocks:", r"# (?:gpu|cuda) blocks: " + COUNT, min),
-    count_line("kv_max_concurrency", "Maximum concurrency", r"tokens per request: " + NUMBER + "x", min),
-    count_line("max_model_len", "Maximum concurrency", r"concurrency for " + COUNT + " tokens"),
-    count_line("max_num_batched_tokens", "max_num_batched_tokens=", r"max_num_batched_tokens=" + COUNT),
-    count_line("max_num_batched_tokens", "max_num_batched_tokens'", r"'max_num_batched_tokens': " + COUNT),
-    count_line("max_num_seqs", "max_num_seqs'", r"'max_num_seqs': " + COUNT),
-    count_line("gpu_memory_utilization", "gpu_memory_utilization", r"gpu_memory_utilization'?(?: \(|: |=)" + NUMBER),
-    count_line("gpu_memory_utilization", "Requested memory", r"requested memory: " + NUMBER + r" \(util\)"),
-    count_line("max_model_len", "max_seq_len=", r"max_seq_len=" + COUNT),
-    count_line("tensor_parallel", "tensor_parallel_size=", r"tensor_parallel_size=" + COUNT),
-    count_line("pipeline_parallel", "pipeline_parallel_size=", r"pipeline_parallel_size=" + COUNT),
-    count_line("data_parallel", "data_parallel_size=", r"[ ,]data_parallel_size=" + COUNT),
-    count_line("decode_context_parallel", "decode_context_parallel_size=", r"decode_context_parallel_size=" + COUNT),
-)
-# sglang/srt/model_executor/model_runner.py, mem_cache/memory_pool.py, managers/scheduler.py; GiB are printed as GB.
-SGLANG_LINES = (
-    gib_line("free_before_bytes", "Load weight begin", r"load weight begin\. avail mem=" + GIB_NUMBER, min),
-    gib_line("weights_bytes", "Load weight end", r"mem usage=" + GIB_NUMBER),
-    Line(
-        figure="kv_available_bytes",
-        has="KV Cache is allocated",
-        pattern=re.compile(r"\b(?:K|V|KV) size: " + GIB_NUMBER, re.ASCII),
-        unit=float(GIB),
-        of_several=max,
-        sums=True,
-    ),
-    gib_line("cuda_graphs_bytes", "apture cuda graph end", r"mem usage=" + GIB_NUMBER),
-    count_line("kv_tokens", "KV Cache is allocated", r"#tokens: " + COUNT, max),
-    count_line("kv_tokens", "max_total_num_tokens=", r"max_total_num_tokens=" + COUNT, max),
-    count_line("max_model_len", "context_len=", r"context_len=" + COUNT),
-    count_line("max_num_batched_tokens", "chunked_prefill_size=", r"chunked_prefill_size=" + COUNT),
-    count_line("gpu_memory_utilization", "mem_fraction_static=", r"mem_fraction_static=" + NUMBER),
-    count_line("tensor_parallel", "tp_size=", r"\btp_size=" + COUNT),
-    count_line("pipeline_parallel", "pp_size=", r"\bpp_size=" + COUNT),
-    count_line("data_parallel", "dp_size=", r"\bdp_size=" + COUNT),
-)
-NAME = r"'([^']{1,200})'"
-WORD = r"'?([\w./:+-]{1,80})'?"
-# The lines that state the engine's settings, and words in them.
-SETTINGS_OF: Mapping[str, str] = {"vllm": "LLM engine (v", "sglang": "server_args="}
-WORDS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
-    "vllm": {
-        "model": re.compile(r"\bmodel=" + NAME, re.ASCII),
-        "weight_dtype": re.compile(r"[ ,]dtype=(?:torch\.)?(\w{1,20})", re.ASCII),
-        "quantization": re.compile(r"[ ,]quantization=" + WORD, re.ASCII),
-        "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=" + WORD, re.ASCII),
-    },
-    "sglang": {
-        "model": re.compile(r"\bmodel_path=" + NAME, re.ASCII),
-        "weight_dtype": re.compile(r"[ ,(]dtype=" + WORD, re.ASCII),
-        "quantization": re.compile(r"[ ,(]quantization=" + WORD, re.ASCII),
-        "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=" + WORD, re.ASCII),
-    },
-}
-DP_ATTENTION = "enable_dp_attention=True"
 NOTHING_SAID = frozenset({"None", "none", "auto", ""})
-LINES: Mapping[str, tuple[Line, ...]] = {"vllm": VLLM_LINES, "sglang": SGLANG_LINES}
-VERSIONS = (
-    re.compile(r"LLM engine \(v(\d[\w.+-]{0,60})\)", re.ASCII),
-    re.compile(r"vLLM API server version (\d[\w.+-]{0,60})", re.ASCII),
-    re.compile(r"sglang(?: version|==|/)\s?v?(\d[\w.+-]{0,60})", re.ASCII | re.I),
-)
 
 
 def read_startup_log(text: str) -> StartupLog:
-    """Return what the last start in a log says; raise `InvalidQuestion` where it is no log of vLLM or SGLang.
+    """Return what the last start in a log says; raise `InvalidQuestion` where it is no log of a known engine.
 
     A log with several starts is read from the last one that got as far as a figure.
     """
-    lines = _lines(text)
-    starts = {engine: _last_start(lines, engine) for engine in LINES}
-    found = {engine: _figures(starts[engine], LINES[engine]) for engine in LINES}
+    lines, readers = _lines(text), _readers()
+    starts = {engine: _last_start(lines, reader) for engine, reader in readers.items()}
+    found = {engine: _figures(starts[engine], reader.lines) for engine, reader in readers.items()}
     engine = max(found, key=lambda name: len(MEASURED & found[name].keys()))
     if not MEASURED & found[engine].keys():
+        titles = " or ".join(read_table(name)["title"] for name in readers)
         raise InvalidQuestion(
-            "No figure of a start-up of vLLM or SGLang is in this text: it prints what loading the model took, the "
-            "memory and the tokens of its cache.",
+            f"No figure of a start-up of {titles} is in this text: it prints what loading the model took, the memory "
+            "and the tokens of its cache.",
             pointer=LOG_POINTER,
         )
     said: dict[str, Any] = {name: _checked(name, value) for name, value in found[engine].items()}
-    return StartupLog(engine=engine, engine_version=_version(lines), **said, **_words(starts[engine], engine))
+    return StartupLog(engine=engine, engine_version=_version(lines), **said, **_words(starts[engine], readers[engine]))
+
+
+def _readers() -> dict[str, LogLines]:
+    readers = {name: engine_named(name).startup_log for name in known_engines()}
+    return {name: reader for name, reader in readers.items() if reader is not None}
 
 
 def _lines(text: str) -> tuple[str, ...]:
@@ -222,11 +118,11 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(TERMINAL_CODES.sub("", line[:MOST_LINE_CHARACTERS]) for line in lines)
 
 
-def _last_start(lines: Sequence[str], engine: str) -> Sequence[str]:
+def _last_start(lines: Sequence[str], reader: LogLines) -> Sequence[str]:
     """Return the lines of the last start that measured something, from the last figure of the start before it on."""
-    needles = tuple({line.has for line in LINES[engine] if line.figure in MEASURED})
+    needles = tuple({line.has for line in reader.lines if line.figure in MEASURED})
     measuring = [number for number, line in enumerate(lines) if any(needle in line for needle in needles)]
-    begins = [number for number, line in enumerate(lines) if SETTINGS_OF[engine] in line]
+    begins = [number for number, line in enumerate(lines) if reader.settings in line]
     if not measuring:
         return lines
     begin = begins[bisect_right(begins, measuring[-1]) - 1] if begins and begins[0] <= measuring[-1] else 0
@@ -280,17 +176,18 @@ def _checked(figure: str, value: float) -> int | float:
     return round(value) if figure in MEMORY or figure in COUNTS else value
 
 
-def _words(lines: Iterable[str], engine: str) -> dict[str, Any]:
+def _words(lines: Iterable[str], reader: LogLines) -> dict[str, Any]:
     """Return the settings that are words, from the line that states them."""
-    stated = next((line for line in lines if SETTINGS_OF[engine] in line), "")
-    found = {name: pattern.search(stated) for name, pattern in WORDS[engine].items()}
+    stated = next((line for line in lines if reader.settings in line), "")
+    found = {name: pattern.search(stated) for name, pattern in reader.words.items()}
     words = {name: match.group(1) for name, match in found.items() if match and match.group(1) not in NOTHING_SAID}
-    return {**words, "has_attention_data_parallel": DP_ATTENTION in stated}
+    shared = reader.attention_data_parallel
+    return {**words, "has_attention_data_parallel": shared is not None and shared in stated}
 
 
 def _version(lines: Sequence[str]) -> str | None:
     """Return the engine's version as minor, None where the log does not say."""
-    for pattern in VERSIONS:
+    for pattern in (pattern for reader in _readers().values() for pattern in reader.versions):
         for line in lines:
             match = pattern.search(line)
             if match:

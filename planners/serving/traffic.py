@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planners.errors import InvalidQuestion
-from planners.questions import LengthDistribution
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.questions import LengthDistribution
 
 # The parts of all requests at which percentiles stand; the ends follow by the slope beside them.
 PERCENTILES = (0.5, 0.9, 0.99)

@@ -1,9 +1,9 @@
 """Who holds what of every weight: tensor, expert, pipeline and ZeRO or FSDP sharding, as each stack does it."""
 
-from planners.sharding.groups import Group, Shard
-from planners.sharding.layout import Mesh, ShardLayout
-from planners.sharding.policy import POLICIES, KeyValueHeads, ShardingPolicy, framework_policy, sharding_policy
-from planners.sharding.ranks import (
+from plimsoll.planners.sharding.groups import Group, Shard
+from plimsoll.planners.sharding.layout import Mesh, ShardLayout
+from plimsoll.planners.sharding.policy import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, sharding_policy
+from plimsoll.planners.sharding.ranks import (
     Account,
     FirstRank,
     RankElements,
@@ -15,8 +15,8 @@ from planners.sharding.ranks import (
 )
 
 __all__ = [
-    "POLICIES",
     "Account",
+    "ExpertTensorDegree",
     "FirstRank",
     "Group",
     "KeyValueHeads",
@@ -27,7 +27,6 @@ __all__ = [
     "ShardingPolicy",
     "account",
     "first_rank",
-    "framework_policy",
     "rank_elements",
     "rank_shards",
     "sharding_policy",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
-from planners.errors import ImpossibleLayout
-from planners.sharding.layout import IntArray
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.sharding.layout import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Piece:
     stored_elements: int
 
 
-class Cut(Protocol):
+class Cut(Hashable, Protocol):
     """One way to cut tensors over shard ranks."""
 
     @property
@@ -169,7 +171,7 @@ class FlatBuffers:
     tensor to the first, as the backward pass needs them.
     """
 
-    rank_multiple: int
+    rank_multiple: int = 1
     tensor_multiple: int = 1
     buffer_multiple: int = 1
     smallest_buffer: int = 0
@@ -237,6 +239,22 @@ class FlatBuffers:
         buffers.extend([range(buffer_start, _rounded_up(end, end_multiple))] * (len(starts) - len(buffers)))
         placed = list(zip(starts, buffers, strict=True))
         return placed[::-1] if self.is_reversed else placed
+
+
+CUTS: Mapping[str, Callable[..., Cut]] = MappingProxyType(
+    {
+        "whole": Whole,
+        "first_dimension": FirstDimension,
+        "each_tensor_flat": EachTensorFlat,
+        "flat_buffers": FlatBuffers,
+    }
+)
+
+
+@functools.cache
+def cut_of_kind(kind: str, **settings: int | bool) -> Cut:
+    """Return the cut of that name of `CUTS` with its settings, one of each."""
+    return CUTS[kind](**settings)
 
 
 def _chunks(length: int, ranks: int, most: int) -> Iterator[tuple[range, int]]:

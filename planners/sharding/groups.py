@@ -9,12 +9,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from planners.architecture import Weight
-from planners.sharding.cuts import Cut, LocalTensor, Whole
-from planners.sharding.layout import IntArray, Mesh, ShardLayout
-from planners.sharding.policy import ShardingPolicy
-from planners.sharding.stages import StageWeights
-from planners.sharding.weights import (
+from plimsoll.planners.architecture import Weight
+from plimsoll.planners.sharding.cuts import Cut, LocalTensor, Whole
+from plimsoll.planners.sharding.layout import IntArray, Mesh, ShardLayout
+from plimsoll.planners.sharding.policy import ShardingPolicy
+from plimsoll.planners.sharding.stages import StageWeights
+from plimsoll.planners.sharding.weights import (
     LocalWeight,
     expert_boundaries,
     expert_span,

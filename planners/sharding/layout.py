@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 
 IntArray = npt.NDArray[np.int64]
 

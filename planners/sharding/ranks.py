@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec, Weight
-from planners.errors import InvalidQuestion
-from planners.sharding.cuts import Whole
-from planners.sharding.groups import Box, Group, Shard, WeightGroup, cut_of, group_of, mesh_of, weight_groups
-from planners.sharding.layout import IntArray, ShardLayout
-from planners.sharding.policy import ShardingPolicy
-from planners.sharding.stages import StageWeights, stage_weights
-from planners.sharding.weights import local_weight, tensor_copies
+from plimsoll.planners.architecture import ModelSpec, Weight
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.sharding.cuts import Whole
+from plimsoll.planners.sharding.groups import Box, Group, Shard, WeightGroup, cut_of, group_of, mesh_of, weight_groups
+from plimsoll.planners.sharding.layout import IntArray, ShardLayout
+from plimsoll.planners.sharding.policy import ShardingPolicy
+from plimsoll.planners.sharding.stages import StageWeights, stage_weights
+from plimsoll.planners.sharding.weights import local_weight, tensor_copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

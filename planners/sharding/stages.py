@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from planners.architecture import Block, ModelSpec, Split, Weight
-from planners.errors import ImpossibleLayout
+from plimsoll.planners.architecture import Block, ModelSpec, Split, Weight
+from plimsoll.planners.ground.errors import ImpossibleLayout
 
 # torchtitan's defaults: the embedding counts as one layer, last norm and head as another
 # (distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).
@@ -61,6 +62,16 @@ def first_stages_more(num_layers: int, stages: int) -> tuple[int, ...]:
     shares[0] -= FIRST_MODULES_IN_LAYERS
     shares[-1] -= LAST_MODULES_IN_LAYERS
     return tuple(shares)
+
+
+DEALINGS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = MappingProxyType(
+    {
+        "even": even_stages,
+        "behind_the_first": behind_the_first,
+        "last_but_one_first": last_but_one_first,
+        "first_stages_more": first_stages_more,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planners.architecture import Part, Split, Weight
-from planners.errors import ImpossibleLayout
-from planners.sharding.cuts import LocalTensor
-from planners.sharding.layout import Mesh, ShardLayout
-from planners.sharding.policy import KeyValueHeads, ShardingPolicy
+from plimsoll.planners.architecture import Part, Split, Weight
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.sharding.cuts import LocalTensor
+from plimsoll.planners.sharding.layout import Mesh, ShardLayout
+from plimsoll.planners.sharding.policy import KeyValueHeads, ShardingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

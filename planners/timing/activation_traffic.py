@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activation_offload import SYNCHRONOUS, micro_batch_offload_bytes
-from planners.memory.job import Job
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.memory.activation_offload import SYNCHRONOUS, micro_batch_offload_bytes
+from plimsoll.planners.timing.efficiency import Efficiency
 
 
 def activation_offload_seconds(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import FloatArray, IntArray
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
+from plimsoll.planners.timing.efficiency import Efficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

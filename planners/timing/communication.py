@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates
-from planners.memory.compression import sent_fraction
-from planners.memory.holdings import shard_ranks
-from planners.memory.job import Job
-from planners.memory.shards import WHOLE, divisions, frozen_elements, split_elements
-from planners.plans import Communication
-from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
-from planners.timing.efficiency import Efficiency
-from planners.timing.experts import (
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates
+from plimsoll.planners.memory.compression import sent_fraction
+from plimsoll.planners.memory.holdings import shard_ranks
+from plimsoll.planners.memory.shards import WHOLE, divisions, frozen_elements, split_elements
+from plimsoll.planners.plans import Communication
+from plimsoll.planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.experts import (
     exchanges_per_layer,
     expert_seconds_per_layer,
     expert_token_bytes,
     tensor_traffic_multiple,
 )
-from planners.timing.traffic import (
+from plimsoll.planners.timing.traffic import (
     ALL_REDUCES_PER_LAYER,
     context_message_bytes,
     gathers,

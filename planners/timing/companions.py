@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import CompanionJob, Job
-from planners.timing.efficiency import Efficiency
-from planners.timing.pace import Pace, micro_batch_pace
-from planners.timing.traffic import rank_groups
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import CompanionJob, Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.pace import Pace, micro_batch_pace
+from plimsoll.planners.timing.traffic import rank_groups
 
 
 def companion_forward_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:

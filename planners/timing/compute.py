@@ -17,18 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Block, Operation, OperationKind
-from planners.hardware import Hardware
-from planners.identity import Same
-from planners.layout.candidates import Candidates, FloatArray
-from planners.layout.distinct import distinct
-from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from planners.memory.job import BlockWeights, Job
-from planners.memory.recompute_modules import again
-from planners.timing.efficiency import Efficiency
-from planners.timing.fusion import saved_bytes
-from planners.timing.recurrent import chunked_flops
-from planners.timing.unpacking import unpacking_seconds
+from plimsoll.planners.architecture import Block, Operation, OperationKind
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.recompute_modules import again
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.fusion import saved_bytes
+from plimsoll.planners.timing.recurrent import chunked_flops
+from plimsoll.planners.timing.unpacking import unpacking_seconds
 
 # Formats of a byte and less: their products take scaling and casting that 16-bit ones do not, and attention stays at
 # 16 bits (Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine's recipes).

@@ -1,8 +1,8 @@
 """Measured efficiencies: what of each datasheet rate real work reaches, from data files.
 
-Three things decide: the GPU's generation (`gpus/*.toml`), the training stack
-(`stacks/*.toml`), and what is the same everywhere (`efficiencies.toml`). Every
-file names where its figures come from.
+Three things decide: the GPU's generation (`gpus/*.toml`), the training stack (`timing.toml` of its folder in
+`planners/stacks`, with what it inherits), and what is the same everywhere (`efficiencies.toml`). Every file names where
+its figures come from.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, TypeVar
 
-from planners.hardware import Hardware
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.stacks.folders import TIMING, record, shipped
+from plimsoll.planners.stacks.profile import load_profile, textbook
 
 T = TypeVar("T")
 
@@ -78,9 +80,8 @@ class StackEfficiency:
     `host_rank_seconds` for each tensor-parallel rank where there is a
     pipeline over several nodes too. `gather_overlap_fraction` is what of the gathering of updated
     weights hides behind the next forward pass.
-    `network_fraction` multiplies the GPU's own, `tensor_hop_multiple` and
-    `data_hop_multiple` the common latency of a hop between nodes. `attention_multiple`
-    is the speed of the stack's attention kernel beside the generation's best.
+    `network_fraction` multiplies the GPU's own, `data_hop_multiple` the common latency of a hop between nodes.
+    `attention_multiple` is the speed of the stack's attention kernel beside the generation's best.
     Tensor-parallel traffic overlaps only under sequence parallelism, which is when
     it comes in pieces that matrix products can wait for one by one.
     `exposed_sends` counts the sends of a micro-batch across a stage's boundary
@@ -93,7 +94,6 @@ class StackEfficiency:
     """
 
     name: str
-    like: str
     measured: bool
     provenance: str
     low: float
@@ -116,7 +116,6 @@ class StackEfficiency:
     gather_calls: int
     adds_gradients_in_products: bool
     network_fraction: float
-    tensor_hop_multiple: float
     data_hop_multiple: float
     attention_multiple: float
     stage_policy: str
@@ -168,16 +167,15 @@ class Efficiency:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficiency:
-    """Return the efficiencies of a framework on a card of the catalogue.
+def load_efficiency(framework: str | None = None, gpu_id: str = "") -> Efficiency:
+    """Return the efficiencies of a framework, by default the textbook's, on a card of the catalogue.
 
-    A framework without a file of its own is timed like `reference`, and a card of
-    no listed generation like `gpus/other.toml`; both files say so in their
-    provenance.
+    A card of no listed generation is timed like `gpus/other.toml`, which says so in its provenance. Raises
+    `UnknownName` for a framework that nobody knows.
     """
-    stacks, gpus = _stacks(), _gpus()
+    gpus = _gpus()
     generation = next((gpu for gpu in gpus.values() if gpu_id.startswith(gpu.ids)), gpus[UNKNOWN_GENERATION])
-    return Efficiency(gpu=generation, stack=stacks.get(framework, stacks["reference"]), common=_common())
+    return Efficiency(gpu=generation, stack=_stack(framework or textbook().name), common=_common())
 
 
 def shipped_generations() -> tuple[GpuEfficiency, ...]:
@@ -208,45 +206,24 @@ def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
 
 @functools.cache
 def _gpus() -> Mapping[str, GpuEfficiency]:
-    return {name: _read(GpuEfficiency, table) for name, table in _tables("gpus").items()}
+    files = sorted((resources.files("plimsoll.planners.timing") / "gpus").iterdir(), key=lambda file: file.name)
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
+    return {table["name"]: record(GpuEfficiency, table) for table in tables}
 
 
 @functools.cache
-def _stacks() -> Mapping[str, StackEfficiency]:
-    """Return every stack; one that is `like` another takes from it what its own file leaves out."""
-    tables = _tables("stacks")
-    whole = {
-        name: {"stalled_runs": [], **tables.get(table.get("like", ""), {}), "like": "", **table}
-        for name, table in tables.items()
-    }
-    return {
-        name: _read(
-            StackEfficiency, {**table, "stalled_runs": [_read(StalledRuns, runs) for runs in table["stalled_runs"]]}
-        )
-        for name, table in whole.items()
-    }
+def _stack(name: str) -> StackEfficiency:
+    table = shipped().table(load_profile(name).name, TIMING)
+    runs = [record(StalledRuns, each) for each in table["stalled_runs"]]
+    return record(StackEfficiency, {**table, "name": name, "stalled_runs": runs})
 
 
 @functools.cache
 def _common() -> CommonEfficiency:
-    text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
-    return _read(CommonEfficiency, tomllib.loads(text))
+    text = (resources.files("plimsoll.planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
+    return record(CommonEfficiency, tomllib.loads(text))
 
 
 def network_hop_seconds() -> float:
     """Return the time that a message's start takes from one node to another."""
     return _common().network_hop_seconds
-
-
-def _tables(folder: str) -> dict[str, dict[str, Any]]:
-    files = sorted((resources.files("planners.timing") / folder).iterdir(), key=lambda file: file.name)
-    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
-    return {table["name"]: table for table in tables}
-
-
-def _read(kind: type[T], table: Mapping[str, Any]) -> T:
-    """Return a value of `kind`; a missing or unknown key raises where the file is wrong."""
-    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if known != set(table):
-        raise ValueError(f"{kind.__name__}: keys {sorted(known ^ set(table))} are missing or unknown.")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

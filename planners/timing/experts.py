@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.architecture import Part
-from planners.hardware import Hardware
-from planners.layout.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
-from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from planners.memory.job import BlockWeights, Job
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
+from plimsoll.planners.timing.efficiency import Efficiency
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 FORWARD_EXCHANGES = 2

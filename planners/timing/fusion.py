@@ -21,9 +21,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from planners.architecture import Block, Operation, OperationKind
-from planners.identity import Same
-from planners.memory.activations import has_layer_norms
+from plimsoll.planners.architecture import Block, Operation, OperationKind
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.memory.activations import has_layer_norms
 
 # Bytes for each element of the operation's inputs, forward; a third of both passes of the loss.
 SAVED_BYTES: Mapping[OperationKind, float] = {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 
-from planners.architecture import Weight
-from planners.hardware import Hardware
-from planners.memory.job import Job
-from planners.timing.compute import ATTENTION_FORMAT, LOW_PRECISION_FORMATS
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.architecture import Weight
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.timing.compute import ATTENTION_FORMAT, LOW_PRECISION_FORMATS
+from plimsoll.planners.timing.efficiency import Efficiency
 
 NEWTON_SCHULZ_STEPS = 5
 MOST_KEPT_JOBS = 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import Job
-from planners.memory.nvme import PARAMETERS_IN_HOST
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.memory.nvme import PARAMETERS_IN_HOST
+from plimsoll.planners.timing.efficiency import Efficiency
 
 
 def nvme_seconds(

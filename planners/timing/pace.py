@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
-from planners.memory.job import Job
-from planners.timing.compute import layer_seconds
-from planners.timing.efficiency import Efficiency
-from planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple
-from planners.timing.stages import stage_shape
-from planners.timing.traffic import (
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple
+from plimsoll.planners.timing.stages import stage_shape
+from plimsoll.planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
     context_seconds_per_layer,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.architecture import Operation, Scan, ScanKernel
-from planners.memory.recurrent import DELTA_CHUNK_TOKENS, STATE_SPACE_CHUNK_TOKENS
+from plimsoll.planners.architecture import Operation, Scan, ScanKernel
+from plimsoll.planners.memory.recurrent import DELTA_CHUNK_TOKENS, STATE_SPACE_CHUNK_TOKENS
 
 
 def chunked_flops_per_token(scan: Scan) -> float:

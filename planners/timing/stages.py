@@ -1,7 +1,7 @@
 """Which stage of a pipeline sets the pace: one more layer than the others, or the head.
 
 Equal layers a stage is what Megatron does. nanotron deals blocks out by what they
-compute instead (`planners/memory/stages.py`).
+compute instead (`planners/layouts/stages.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import IntArray
-from planners.layout.distinct import distinct
-from planners.memory.job import Job
-from planners.memory.stages import compute_weighted_stages
-from planners.timing.efficiency import StackEfficiency
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.stages import compute_weighted_stages
+from plimsoll.planners.timing.efficiency import StackEfficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.figures import duration
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import Job
-from planners.plans import Layout, Memory, Step
-from planners.timing.efficiency import Efficiency, StalledRuns
+from plimsoll.planners.ground.figures import duration
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.plans import Layout, Memory, Step
+from plimsoll.planners.timing.efficiency import Efficiency, StalledRuns
 
 MOST_NEIGHBOURS = 2  # of a stage in the middle of a pipeline
 # Above this part of what a GPU offers a plan is called nearly full.

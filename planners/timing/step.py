@@ -7,22 +7,23 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
-from planners.layout.grid import Cells
-from planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
-from planners.memory.holdings import shard_ranks
-from planners.memory.job import PIPEDREAM, Job
-from planners.plans import Step, StepParts
-from planners.timing.activation_traffic import activation_offload_seconds
-from planners.timing.collectives import send_seconds
-from planners.timing.companions import companion_backward_seconds, companion_forward_seconds
-from planners.timing.efficiency import Efficiency
-from planners.timing.matrix_update import matrix_update_seconds
-from planners.timing.nvme import nvme_seconds
-from planners.timing.pace import Pace, micro_batch_pace
-from planners.timing.stalls import stall_seconds
-from planners.timing.traffic import (
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, PIPEDREAM
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.grid import Cells
+from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
+from plimsoll.planners.memory.holdings import shard_ranks
+from plimsoll.planners.plans import Step, StepParts
+from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
+from plimsoll.planners.timing.collectives import send_seconds
+from plimsoll.planners.timing.companions import companion_backward_seconds, companion_forward_seconds
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.matrix_update import matrix_update_seconds
+from plimsoll.planners.timing.nvme import nvme_seconds
+from plimsoll.planners.timing.pace import Pace, micro_batch_pace
+from plimsoll.planners.timing.stalls import stall_seconds
+from plimsoll.planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
     frozen_parameters,

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.compression import sent_fraction
-from planners.memory.holdings import shard_ranks
-from planners.memory.job import Job
-from planners.timing.collectives import (
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
+from plimsoll.planners.memory.compression import sent_fraction
+from plimsoll.planners.memory.holdings import shard_ranks
+from plimsoll.planners.timing.collectives import (
     RankGroup,
     all_gather_seconds,
     all_reduce_seconds,
     rank_group,
     send_seconds,
 )
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.efficiency import Efficiency
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
@@ -63,7 +63,7 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
 
     ranks = shard_ranks(layouts, job)
     return Groups(
-        tensor=group(tensor, one, stack.tensor_hop_multiple),
+        tensor=group(tensor, one, 1.0),
         context=group(context, tensor, 1.0),
         shard=group(ranks, shard_stride, stack.data_hop_multiple),
         replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
@@ -197,7 +197,7 @@ def gathers(layouts: Candidates, job: Job) -> IntArray:
     go of it there. Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_param_group.py,
     post_backward (reshard) and reshard (which skips the forward pass alone).
     """
-    keeps_shards = job.profile.weights.policy.get("2") == "gathered_once"
+    keeps_shards = job.profile.weights.gathering.get("2") == "gathered_once"
     each = np.select([layouts.zero_stage == 3, (layouts.zero_stage == 2) & keeps_shards], [2, 1], default=0)
     micro_batches = layouts.micro_batches(job.global_batch_size)
     result: IntArray = np.where(gathers_once_a_step(layouts, job), np.minimum(each, 1), each * micro_batches)

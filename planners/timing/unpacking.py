@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.frozen import base_width, unpacked_bytes
-from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import WHOLE, divisions
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.memory.frozen import base_width, unpacked_bytes
+from plimsoll.planners.memory.shards import WHOLE, divisions
+from plimsoll.planners.timing.efficiency import Efficiency
 
 
 def unpacking_seconds(

@@ -14,7 +14,7 @@ from plimsoll.client.errors import ClientError
 from plimsoll.client.methods import awaiting
 from plimsoll.client.retries import Retries
 from plimsoll.client.waiting import DEFAULT_POLL_SECONDS, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, JobWait
-from service.answers import JobBody
+from plimsoll.service.jobs.answers import JobBody
 
 Value = TypeVar("Value")
 

@@ -15,18 +15,19 @@ from uuid import uuid4
 
 from pydantic import BaseModel, TypeAdapter
 
-from planners.hardware import Gpu
-from service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
-from service.calibrations.report import CalibrationReport
-from service.catalogue_pages import GpuList, ModelList
-from service.measurements.measuring import MeasurementReport
-from service.models.description import ModelDescription
-from service.plans.answers import InferPlanBody, TrainPlanBody
-from service.requests.calibration import CalibrationRequest
-from service.requests.jobs import DeviceChoice, QuantizeRequest
-from service.requests.measurements import MeasurementRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest, ValidationLevel
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.service.calibrations.report import CalibrationReport
+from plimsoll.service.catalogue.pages import GpuList, ModelList
+from plimsoll.service.jobs.answers import JobBody, JobPage, QuantizeBody
+from plimsoll.service.measurements.answers import Accuracy
+from plimsoll.service.measurements.service import MeasurementReport
+from plimsoll.service.models.description import ModelDescription
+from plimsoll.service.plans.answers import InferPlanBody, PlanPage, TrainPlanBody
+from plimsoll.service.requests.calibration import CalibrationRequest
+from plimsoll.service.requests.jobs import DeviceChoice, QuantizeRequest
+from plimsoll.service.requests.measurements import MeasurementRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest, ValidationLevel
 
 Value = TypeVar("Value")
 Json: TypeAlias = Mapping[str, Any]

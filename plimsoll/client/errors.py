@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.problems import Problem
+from plimsoll.service.ground.problems import Problem
 
 
 class ClientError(Exception):

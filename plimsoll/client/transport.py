@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from plimsoll.client.calls import Call
 from plimsoll.client.errors import ClientError, UnexpectedAnswer, Unreachable, refusal
 from plimsoll.client.retries import retry_after_seconds
-from service.problems import MEDIA_TYPE, Problem
+from plimsoll.service.ground.problems import MEDIA_TYPE, Problem
 
 Value = TypeVar("Value")
 QUOTED_CHARACTERS = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from plimsoll.client.errors import ClientError
-from service.answers import JobBody
-from service.persistence.records import FINAL_STATES
+from plimsoll.service.jobs.answers import JobBody
+from plimsoll.service.persistence.records import FINAL_STATES
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT_SECONDS = 60.0

@@ -1,1 +1,1 @@
-"""What a cluster is about to launch, read from the object itself and judged before it runs."""
+"""What a cluster is about to launch, judged before it runs."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
-from planners.catalogue import Catalogue
-from planners.errors import PlimsollError
-from service.admission.annotations import PLAN, PLAN_ID
-from service.admission.budget import Budget
-from service.admission.findings import Finding, NotJudged
-from service.admission.impossible import is_doubtful, is_impossible_plan
-from service.admission.lanes import Lane
-from service.admission.launch_judge import LaunchJudge
-from service.admission.planned import Planned, planned_finding, read_planned
-from service.admission.pods import PodGroup
-from service.errors import DatabaseUnavailable, PlanNotFound
-from service.persistence.records import StoredPlan
-from service.recently_used import RecentlyUsed
-from service.requests.configs import special_number
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.admission.budget import Budget
+from plimsoll.service.admission.findings import Finding, NotJudged
+from plimsoll.service.admission.impossible import is_doubtful, is_impossible_plan
+from plimsoll.service.admission.lanes import Lane
+from plimsoll.service.admission.launch_judge import LaunchJudge
+from plimsoll.service.admission.planned import Planned, planned_finding, read_planned
+from plimsoll.service.ground.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.requests.configs import special_number
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.pods import PodGroup
 
 # A stored plan never changes under its id, so what was read of it once needs no database again.
 MOST_REMEMBERED_PLANS = 1_024

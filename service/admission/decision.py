@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.admission.findings import Finding
-from service.admission.policy import Policy
-from service.admission.review import Answer
+from plimsoll.service.admission.findings import Finding
+from plimsoll.service.admission.policy import Policy
+from plimsoll.service.admission.review import Answer
 
 UNJUDGED = "Plimsoll did not judge this:"
 

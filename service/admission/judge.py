@@ -8,25 +8,30 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
-from planners.catalogue import Catalogue
-from planners.errors import PlimsollError
-from service.admission.annotated import AnnotatedPlans, StoredPlans
-from service.admission.annotations import PLAN, PLAN_ID
-from service.admission.budget import Budget, Clock
-from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
-from service.admission.decision import decided, in_trouble, unjudged
-from service.admission.findings import Finding, NotJudged, Share, softened
-from service.admission.kinds import pod_groups
-from service.admission.lanes import Lane, lanes, not_at_hand, nothing_read
-from service.admission.launch_judge import Answers, LaunchJudge, Terms
-from service.admission.launched import is_launched_by
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.object_parts import annotations_of
-from service.admission.pods import PodGroup
-from service.admission.policy import Policies
-from service.admission.review import Answer, Review
-from service.admission.shared_gpus import Sharing, sharing_finding
-from service.admission.training_runtimes import GROUP_AND_KIND, NoRuntimes, TrainingRuntimes, with_runtime
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.admission.annotated import AnnotatedPlans, StoredPlans
+from plimsoll.service.admission.budget import Budget, Clock
+from plimsoll.service.admission.decision import decided, in_trouble, unjudged
+from plimsoll.service.admission.findings import Finding, NotJudged, Share, softened
+from plimsoll.service.admission.kinds import pod_groups
+from plimsoll.service.admission.lanes import Lane, lanes, not_at_hand, nothing_read
+from plimsoll.service.admission.launch_judge import Answers, LaunchJudge, Terms
+from plimsoll.service.admission.launched import is_launched_by
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import Answer, Review
+from plimsoll.service.admission.shared_gpus import Sharing, sharing_finding
+from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
+from plimsoll.service.workloads.objects.object_parts import annotations_of
+from plimsoll.service.workloads.objects.pods import PodGroup
+from plimsoll.service.workloads.objects.training_runtimes import (
+    GROUP_AND_KIND,
+    NoRuntimes,
+    TrainingRuntimes,
+    with_runtime,
+)
 
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0

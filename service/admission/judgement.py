@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from planners.host_words import is_host_sure
-from planners.plans import TrainingAnswer
-from planners.serving.answer import KvCache, ServingAnswer
-from service.admission.findings import GIB, Finding, Share
-from service.admission.ways_out import (
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.memory.host_words import is_host_sure
+from plimsoll.planners.plans import TrainingAnswer
+from plimsoll.planners.serving.answer import KvCache, ServingAnswer
+from plimsoll.service.admission.findings import Finding, Share
+from plimsoll.service.admission.ways_out import (
     GPUS,
     WEIGHTS,
     flags_of,
@@ -15,11 +16,8 @@ from service.admission.ways_out import (
     serving_ways_out,
     training_ways_out,
 )
+from plimsoll.service.engines.engine import engines
 
-# These start with less cache than one request of the longest may fill, and take shorter ones: sglang,
-# srt/managers/tp_worker.py (`max_req_len`); tensorrt_llm, _torch/pyexecutor/resource_manager.py
-# (`clamp_max_seq_len_for_mem`). vLLM does not start (`check_enough_kv_cache_memory`).
-SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
 HOST_MEMORY = "hardware.host_memory_bytes"
 
 
@@ -27,7 +25,7 @@ def is_certain_for_serving(
     engine: str, max_concurrency: float, available_bytes: int, available_high_bytes: int
 ) -> bool:
     """Return whether the engine does not start even with the most that may be left for the cache."""
-    if engine not in SHORTENING_ENGINES and max_concurrency > 0 and available_bytes > 0:
+    if not engines()[engine].shortens_requests and max_concurrency > 0 and available_bytes > 0:
         return max_concurrency * available_high_bytes / available_bytes < 1
     return available_high_bytes <= 0
 
@@ -82,7 +80,7 @@ def serving_finding(
     engine = plan.settings.engine
     is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
-    is_shortened = engine in SHORTENING_ENGINES and 0 < kv.max_concurrency < 1
+    is_shortened = engines()[engine].shortens_requests and 0 < kv.max_concurrency < 1
     possible = [
         change
         for change in possible_changes(answer)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from service.admission.llm_inference_services import llm_inference_service
-from service.admission.pods import PodGroup
-from service.admission.ray_services import ray_service
-from service.admission.workloads import READERS, pod_group
+from plimsoll.service.engines.engine import ObjectReader, engines
+from plimsoll.service.workloads.objects.pods import PodGroup
+from plimsoll.service.workloads.objects.workloads import READERS, pod_group
 
-# Objects that make several services, each of which has to fit by itself.
-SEVERAL: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], tuple[PodGroup, ...]]] = {
-    ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
-    ("ray.io", "RayService"): ray_service,
+# Objects that make several services of one engine, each of which has to fit by itself.
+SEVERAL: Mapping[tuple[str, str], ObjectReader] = {
+    kind: reader for engine in engines().values() for kind, reader in engine.objects.items()
 }
 READ_KINDS = frozenset({*READERS, *SEVERAL})
 # What creates pods and pod-making objects of its own, and is judged itself. LeaderWorkerSet's worker sets belong to

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from planners.catalogue import Catalogue
-from planners.errors import PlimsollError
-from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.pods import Container, PodGroup, Pods
-from service.admission.serving_commands import serving_launch
-from service.admission.serving_nodes import is_given_others_address
-from service.admission.shell import programs
-from service.admission.training_commands import training_launch
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.engines.engine import serving_launch
+from plimsoll.service.engines.nodes import is_given_others_address
+from plimsoll.service.stacks.commands import training_launch
+from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.workloads.commands.shell import programs
+from plimsoll.service.workloads.objects.gpus import (
+    GpuDemand,
+    claims_devices,
+    container_gpus,
+    gpu_demand,
+    takes_other_share,
+)
+from plimsoll.service.workloads.objects.pods import Container, PodGroup, Pods
 
 # `ray start`, and vLLM's own scripts around it (examples/online_serving, examples/ray_init.sh): the engine that is
 # started next finds the GPUs of a whole Ray cluster.

@@ -9,20 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.plans import TrainingAnswer
-from planners.serving.answer import ServingAnswer, ServingMemory
-from planners.serving.engine import engine_profile
-from service.admission.budget import Budget
-from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS, is_doubtful, is_impossible
-from service.admission.judgement import serving_finding, training_finding
-from service.admission.lanes import Lane
-from service.admission.launches import Launch
-from service.admission.mig import slice_bytes
-from service.admission.policy import Policy
-from service.admission.quantization_rules import conflict
-from service.admission.sizing import Sized
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.plans import TrainingAnswer
+from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
+from plimsoll.planners.serving.releases.profile import engine_profile
+from plimsoll.service.admission.budget import Budget
+from plimsoll.service.admission.findings import Finding, NotJudged, noted, softened
+from plimsoll.service.admission.impossible import is_doubtful, is_impossible
+from plimsoll.service.admission.judgement import serving_finding, training_finding
+from plimsoll.service.admission.lanes import Lane
+from plimsoll.service.admission.policy import Policy
+from plimsoll.service.admission.sizing import Sized
+from plimsoll.service.engines.engine import Engine, engines
+from plimsoll.service.engines.quantization import conflict
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.rules import CARD_FORMAT, SCALE_BLOCKS
+from plimsoll.service.workloads.objects.mig import slice_bytes
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -30,23 +32,6 @@ ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again ma
 
 # What the engine's option is called, and the format that it quantizes.
 FP8, PLAIN = "fp8", "bf16"
-# How a command says what an error asks for, by rule and engine.
-TYPED: Mapping[str, Mapping[str, str]] = {
-    CARD_FORMAT: {"vllm": "On the command line that is --dtype half."},
-    LONG_POSITIONS: {
-        "vllm": "A command states it in --hf-overrides.",
-        "sglang": "A command states it in --json-model-override-args.",
-    },
-}
-WHOLE_EXPERTS = {
-    "vllm": "On the command line that is --enable-expert-parallel.",
-    "sglang": "On the command line that is --ep-size.",
-}
-LOADED_WHOLE = (
-    "this version loads all weights in 16 bits before it quantizes any, which the GPUs have no room for: take a "
-    "checkpoint in fp8, vLLM 0.15 or later, or more GPUs"
-)
-
 # The degrees that multiply to a command's ranks.
 RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "attention_data_parallel")
 
@@ -108,10 +93,10 @@ class LaunchJudge:
         request = {**launch.request, "hardware": hardware}
         try:
             sized = await self._sized(request, terms.budget)
-            if sized.is_mixture and _has_replicas_in_vllm(launch):
+            if sized.is_mixture and _shares_experts(launch):
                 return await self._launch(_with_shared_experts(launch), lane, terms)
-            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods)
-            if mismatch is not None:
+            mismatch = conflict(launch.quantization, sized.stored_methods)
+            if mismatch is not None and _engine(launch).compares_schemes:
                 return _cannot_run(launch, mismatch)
             finding = await self.planned(
                 launch.program,
@@ -121,7 +106,7 @@ class LaunchJudge:
                 takes_more_gpus=lane.demand.mig_profile is None,
             )
             if finding.weight != "refuse" and await self._is_beyond_loading(launch, request, sized, terms.budget):
-                return _cannot_run(launch, LOADED_WHOLE)
+                return _cannot_run(launch, _loaded_whole(launch))
         except PlimsollError as error:
             if CARD_FORMAT in error.rules and "weights" not in launch.request["serving"]:
                 # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
@@ -209,15 +194,28 @@ def _in_half(launch: Launch) -> Launch:
     return replace(launch, request=in_half, leaner=())
 
 
-def _has_replicas_in_vllm(launch: Launch) -> bool:
-    return launch.engine == "vllm" and int(launch.request["layout"].get("data_parallel", 1)) > 1
+def _engine(launch: Launch) -> Engine:
+    """Return the engine of a serving command."""
+    return engines()[str(launch.engine)]
+
+
+def _loaded_whole(launch: Launch) -> str:
+    return (
+        "this version loads all weights in 16 bits before it quantizes any, which the GPUs have no room for: take a "
+        f"checkpoint in fp8, {_engine(launch).quantizes_by_weight_since} or later, or more GPUs"
+    )
+
+
+def _shares_experts(launch: Launch) -> bool:
+    """Return whether a command's replicas would divide the experts of a mixture among them."""
+    has_replicas = int(launch.request["layout"].get("data_parallel", 1)) > 1
+    return launch.kind == "infer" and has_replicas and _engine(launch).replicas_share_experts
 
 
 def _with_shared_experts(launch: Launch) -> Launch:
-    """Return a vLLM command of a mixture with its data-parallel ranks as what they are: ranks of attention alone.
+    """Return a command of a mixture with its data-parallel ranks as what they are: ranks of attention alone.
 
-    Without expert parallelism too all of them divide each expert among them, as tensor ranks do
-    (vllm, model_executor/layers/fused_moe/config.py, flatten_tp_across_dp; 0.11.2 to 0.33.0).
+    Without expert parallelism too all of them divide each expert among them, as tensor ranks do.
     """
 
     def shared(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -255,10 +253,10 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
 
 def _typed_ways(launch: Launch, error: PlimsollError) -> tuple[str, ...]:
     """Return how the command says what an error asks for, where that is known."""
+    engine = _engine(launch)
     if SCALE_BLOCKS in error.rules and "expert_parallel" in error.detail:
-        return (WHOLE_EXPERTS[str(launch.engine)],)
-    found = (TYPED.get(rule, {}).get(str(launch.engine)) for rule in error.rules)
-    return tuple(text for text in found if text is not None)
+        return (engine.whole_experts,)
+    return tuple(engine.ways[rule] for rule in error.rules if rule in engine.ways)
 
 
 def _cannot_run(launch: Launch, reason: str) -> Finding:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.errors import PlimsollError
-from service.admission.annotations import PLAN, PLAN_ID
-from service.admission.kinds import JUDGED_OWNERS, pod_groups
-from service.admission.object_parts import annotations_of
-from service.admission.review import Review
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.admission.kinds import JUDGED_OWNERS, pod_groups
+from plimsoll.service.admission.review import Review
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.object_parts import annotations_of
 
 
 def is_launched_by(review: Review) -> bool:

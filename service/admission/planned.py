@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from planners.catalogue import Catalogue
-from planners.errors import UnknownModel
-from service.admission.findings import Finding
-from service.admission.judgement import is_certain_for_serving, is_certain_for_training
-from service.admission.lanes import Lane
-from service.admission.launches import Launch
-from service.persistence.records import StoredPlan
-from service.plans.stored_bodies import plan_body
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import UnknownModel
+from plimsoll.service.admission.findings import Finding
+from plimsoll.service.admission.judgement import is_certain_for_serving, is_certain_for_training
+from plimsoll.service.admission.lanes import Lane
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.workloads.commands.launches import Launch
 
 # What a command and a plan both say of how one job or replica is divided.
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "attention_data_parallel")

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 
 Mode: TypeAlias = Literal["enforce", "warn", "off"]
 log = structlog.get_logger(__name__)

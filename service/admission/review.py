@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

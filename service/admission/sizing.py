@@ -8,25 +8,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion
-from planners.hardware import Hardware
-from planners.inference import plan_serving
-from planners.plans import TrainingAnswer
-from planners.serving.answer import ServingAnswer
-from planners.stopping import ShouldStop
-from planners.training import plan_training
-from service.admission.budget import Budget
-from service.admission.quantization_rules import stored_methods
-from service.canonical import digest
-from service.gpus import resolve_hardware
-from service.models.resolving import ModelResolver
-from service.plans.questions import in_stored_formats
-from service.recently_used import RecentlyUsed
-from service.requests.hardware import Fleet, HardwareRequest
-from service.requests.pointers import field_errors
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.planners.plans import TrainingAnswer
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.training.planning import plan_training
+from plimsoll.service.admission.budget import Budget
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.engines.quantization import stored_methods
+from plimsoll.service.ground.canonical import digest
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.plans.questions import in_stored_formats
+from plimsoll.service.requests.hardware import Fleet, HardwareRequest
+from plimsoll.service.requests.pointers import field_errors
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 MOST_REMEMBERED = 1_024
 

@@ -6,58 +6,16 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from planners.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
-from planners.plans import Advice
-from planners.serving.answer import ServingAnswer
-from planners.serving.engine import engine_profile
-from service.artifacts import sglang, tgi
-from service.artifacts.vllm import on_loading
+from plimsoll.planners.plans import Advice
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.releases.profile import engine_profile
+from plimsoll.planners.training.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
+from plimsoll.service.engines.engine import engines
+from plimsoll.service.workloads.commands.flags import Flag
 
-# What a person types to make the change that an advice names, by engine; TGI serves what is planned for transformers.
-# Without an option of that name a change cannot be made on the command line, and is not offered.
-SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "layout.tensor_parallel": "--tensor-parallel-size",
-        "layout.pipeline_parallel": "--pipeline-parallel-size",
-        "layout.data_parallel": "--data-parallel-size",
-        # Replicas of a dense model, and of attention alone where experts are parallel, have one name.
-        "layout.attention_data_parallel": "--data-parallel-size",
-        "layout.expert_parallel": "--enable-expert-parallel",
-        "serving.max_model_len": "--max-model-len",
-        "serving.gpu_memory_utilization": "--gpu-memory-utilization",
-        "serving.kv_cache": "--kv-cache-dtype",
-        "serving.weights": "--quantization",
-        "serving.max_num_seqs": "--max-num-seqs",
-        "serving.max_num_batched_tokens": "--max-num-batched-tokens",
-    },
-    "sglang": {
-        "layout.tensor_parallel": "--tp-size",
-        "layout.pipeline_parallel": "--pp-size",
-        "layout.data_parallel": "--dp-size",
-        "serving.max_model_len": "--context-length",
-        "serving.gpu_memory_utilization": "--mem-fraction-static",
-        "serving.kv_cache": "--kv-cache-dtype",
-        "serving.weights": "--quantization",
-        "serving.max_num_seqs": "--max-running-requests",
-        "serving.max_num_batched_tokens": "--chunked-prefill-size",
-    },
-    "tensorrt-llm": {
-        "layout.tensor_parallel": "--tp_size",
-        "layout.pipeline_parallel": "--pp_size",
-        "serving.max_model_len": "--max_seq_len",
-        "serving.gpu_memory_utilization": "--free_gpu_memory_fraction",
-        "serving.max_num_seqs": "--max_batch_size",
-        "serving.max_num_batched_tokens": "--max_num_tokens",
-    },
-    "transformers": {
-        "layout.tensor_parallel": "--num-shard",
-        "serving.max_model_len": "--max-total-tokens",
-        "serving.gpu_memory_utilization": "--cuda-memory-fraction",
-        "serving.weights": "--quantize",
-        "serving.max_num_batched_tokens": "--max-batch-prefill-tokens",
-    },
-}
-SWITCHES = frozenset({"--enable-expert-parallel"})
+# By field of a request, the option that says it; without one a change cannot be made on the command line, and is not
+# offered.
+Options: TypeAlias = Mapping[str, Flag]
 # By field, what the engine calls our formats.
 FormatNames: TypeAlias = Mapping[str, Mapping[str, str]]
 REPLICAS, ATTENTION_REPLICAS = "layout.data_parallel", "layout.attention_data_parallel"
@@ -65,26 +23,22 @@ GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
 FP8 = "fp8"
 WEIGHTS, CACHE = "serving.weights", "serving.kv_cache"
-# What an engine calls a cache's format where it is not our name; its launcher knows no other.
-CACHE_NAMES: Mapping[str, Mapping[str, str]] = {"sglang": {"fp8": "fp8_e4m3"}}
 FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
 OFFLOAD = "layout.offload"
 
 
-def flags_of(answer: ServingAnswer) -> Mapping[str, str]:
-    """Return what a person types for each of our fields, by the name of the engine."""
-    return SERVING_FLAGS[answer.plan.settings.engine]
+def flags_of(answer: ServingAnswer) -> Options:
+    """Return what a person types for each of our fields, by the engine's table."""
+    engine = engines()[answer.plan.settings.engine]
+    by_field = {flag.field: flag for flag in reversed(engine.flags)}
+    return {change: by_field[field] for change, field in engine.changes.items()}
 
 
 def format_names(answer: ServingAnswer) -> FormatNames:
     """Return what the engine calls the formats that it quantizes to while loading, and those of its cache, by ours."""
-    engine = answer.plan.settings.engine
-    loading: Mapping[str, Mapping[str, str]] = {
-        "vllm": on_loading(answer.plan.settings.engine_version),
-        "sglang": sglang.ON_LOADING,
-        "transformers": tgi.ON_LOADING,
-    }
-    return {WEIGHTS: loading.get(engine, {}), CACHE: CACHE_NAMES.get(engine, {})}
+    settings = answer.plan.settings
+    engine = engines()[settings.engine]
+    return {WEIGHTS: engine.on_loading(settings.engine_version), CACHE: engine.cache_names}
 
 
 def possible_changes(answer: ServingAnswer) -> Sequence[Mapping[str, Any]]:
@@ -118,12 +72,12 @@ def _is_loaded(change: Mapping[str, Any], answer: ServingAnswer) -> bool:
     return share <= memory.limit_bytes
 
 
-def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
+def _is_typed(name: str, value: Any, flags: Options) -> bool:
     """Return whether a change is an option of the command, or what stands beside it."""
     return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
-def serving_ways_out(changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: FormatNames) -> str:
+def serving_ways_out(changes: Sequence[Mapping[str, Any]], flags: Options, format_names: FormatNames) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
     fitting = sorted(changes, key=lambda change: WEIGHTS in change)
     return _joined(_change_text(change, flags, format_names) for change in fitting)
@@ -152,7 +106,7 @@ def _offer_text(entry: Advice) -> str:
     return " and ".join(said) + (f" ({planned})" if is_shown else "")
 
 
-def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: FormatNames) -> str:
+def _change_text(change: Mapping[str, Any], flags: Options, format_names: FormatNames) -> str:
     # A degree of one is what a command that does not name it has anyway.
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
     values = {
@@ -162,8 +116,10 @@ def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_nam
     return " and ".join(_typed(name, value, flags) for name, value in values.items())
 
 
-def _typed(name: str, value: Any, flags: Mapping[str, str]) -> str:
+def _typed(name: str, value: Any, flags: Options) -> str:
     if name == GPUS:
         return f"{value} GPUs"
-    flag = flags.get(name, name.rpartition(".")[2])
-    return flag if flag in SWITCHES else f"{flag} {value}"
+    flag = flags.get(name)
+    if flag is None:
+        return f"{name.rpartition('.')[2]} {value}"
+    return f"--{flag.name}" if flag.form == "switch" else f"--{flag.name} {value}"

@@ -1,0 +1,1 @@
+"""Launch files of a plan, all of them by name."""

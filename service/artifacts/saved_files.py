@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-# A text is a command, or a script, unless it stands here.
-_TEXT_ENDINGS = {
-    # Read by `accelerate launch`, `litgpt`, llm-foundry's train.py and nanotron's run_train.py.
-    **dict.fromkeys(("accelerate", "litgpt", "composer", "nanotron"), ".yaml"),
-    # Read by `kubectl apply`.
-    **dict.fromkeys(("dlrover", "pytorchjob", "trainjob", "jobset"), ".yaml"),
-    **dict.fromkeys(("deployment", "inferenceservice", "leaderworkerset"), ".yaml"),
-    "torchtitan": ".toml",
-    # Arguments alone, one a line.
-    **dict.fromkeys(("megatron", "pai-megatron", "megatron-deepspeed"), ".txt"),
-    # `horovodrun` is told to run it by its name alone.
-    "horovod-hosts": "",
-}
-# What peft looks for in an adapter's folder.
-_OBJECT_NAMES = {"peft": "adapter_config.json"}
-COMMAND_ENDING = ".sh"
+# A text is a command, or a script, where nothing else is said.
+COMMAND_ENDING, OBJECT_ENDING = ".sh", ".json"
 
 
 def file_name(artifact: str, content: Any) -> str:
     """Return the file of an artifact; one whose name has an ending already is called so."""
     if "." in artifact:
         return artifact
-    if isinstance(content, str):
-        return artifact + _TEXT_ENDINGS.get(artifact, COMMAND_ENDING)
-    return _OBJECT_NAMES.get(artifact, f"{artifact}.json")
+    ending = COMMAND_ENDING if isinstance(content, str) else OBJECT_ENDING
+    return _saved_as().get(artifact, artifact + ending)
+
+
+@cache
+def _saved_as() -> Mapping[str, str]:
+    """Return what programs look for by artifact; manifests are read by `kubectl apply`."""
+    # A terminal that shows another machine's answer needs no stack for it, unless it saves the files.
+    from plimsoll.service.launch.kubernetes_serving import MANIFESTS as SERVING_MANIFESTS
+    from plimsoll.service.launch.kubernetes_training import MANIFESTS as TRAINING_MANIFESTS
+    from plimsoll.service.stacks.stack import stacks
+
+    manifests = {name: f"{name}.yaml" for name in (*TRAINING_MANIFESTS, *SERVING_MANIFESTS)}
+    targets = (target for stack in stacks().values() for target in stack.targets)
+    return {**manifests, **{target.name: target.saved_as for target in targets if target.saved_as is not None}}
 
 
 def file_text(content: Any) -> str:

@@ -10,23 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.derived import Derived
-from planners.hardware import Hardware
-from planners.serving.answer import ServingLayout, ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import Engine, Nodes, NoOption
-from service.artifacts.from_pretrained import from_pretrained_arguments
-from service.artifacts.kubernetes import Placement
-from service.artifacts.kubernetes_serving import serving_manifests
-from service.artifacts.sglang import SGLANG
-from service.artifacts.tensorrt_llm import TENSORRT_LLM
-from service.artifacts.tgi import TGI
-from service.artifacts.training import LaunchFiles
-from service.artifacts.vllm import VLLM
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.serving.answer import ServingLayout, ServingPlan
+from plimsoll.service.engines.engine import engines
+from plimsoll.service.launch.checkpoint import Checkpoint
+from plimsoll.service.launch.files import LaunchFiles
+from plimsoll.service.launch.kubernetes import Placement
+from plimsoll.service.launch.kubernetes_serving import DEPLOYMENT, LEADER_WORKER_SET, serving_manifests
+from plimsoll.service.launch.serving import Nodes, NoOption, Server
 
-ENGINES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM}
-# transformers serves nothing by itself: its plan is an argument list, and TGI's command.
-ARGUMENTS = "transformers"
 # A shell's names for what only the cluster knows: the address of the first node, and which one this is.
 BY_HAND = {"rank": "$NODE_RANK", "address": "$HEAD_NODE"}
 
@@ -74,17 +67,15 @@ def serving_artifacts(
     A command starts one replica; manifests start all of them. Nothing is made for what does not fit, nor for
     replicas that only prefill or only decode, which need connectors between them.
     """
-    engine, files = plan.settings.engine, _Files()
-    name = ARGUMENTS if engine == ARGUMENTS else ENGINES[engine].artifact
+    engine, files = engines()[plan.settings.engine], _Files()
     replica = _replica(plan.layout, hardware)
     reason = _no_files(checkpoint, plan, hardware, replica, fits=fits)
     if reason is not None or checkpoint is None or replica is None:
-        return LaunchFiles(files={}, missing={name: (str(reason),)})
-    if engine == ARGUMENTS:
-        files.add(ARGUMENTS, lambda: {ARGUMENTS: from_pretrained_arguments(checkpoint, plan)})
-        _add_engine(files, TGI, checkpoint, plan, replica, placement)
-    else:
-        _add_engine(files, ENGINES[engine], checkpoint, plan, replica, placement)
+        return LaunchFiles(files={}, missing={engine.first_file: (str(reason),)})
+    arguments = engine.arguments
+    if arguments is not None:
+        files.add(engine.name, lambda: {engine.name: arguments(checkpoint, plan)})
+    _add_server(files, engine.server, checkpoint, plan, replica, placement)
     return files.all()
 
 
@@ -110,16 +101,16 @@ def _replica(layout: ServingLayout, hardware: Hardware) -> _Replica | None:
     return None if gpus % per_node else _Replica(gpus=gpus, nodes=gpus // per_node)
 
 
-def _add_engine(
-    files: _Files, engine: Engine, checkpoint: Checkpoint, plan: ServingPlan, replica: _Replica, placement: Placement
+def _add_server(
+    files: _Files, server: Server, checkpoint: Checkpoint, plan: ServingPlan, replica: _Replica, placement: Placement
 ) -> None:
     """Add the command and its files, and the manifests that run it."""
 
     def command() -> dict[str, Any]:
-        made = engine.command(checkpoint, plan, Nodes(count=replica.nodes, **BY_HAND))
-        worker = {f"{engine.artifact}-worker": made.worker_shell_text} if made.worker_words else {}
-        return {engine.artifact: made.shell_text, **made.files, **worker}
+        made = server.command(checkpoint, plan, Nodes(count=replica.nodes, **BY_HAND))
+        worker = {f"{server.artifact}-worker": made.worker_shell_text} if made.worker_words else {}
+        return {server.artifact: made.shell_text, **made.files, **worker}
 
-    if files.add(engine.artifact, command):
-        manifest = "leaderworkerset" if replica.nodes > 1 else "deployment"
-        files.add(manifest, lambda: serving_manifests(engine, checkpoint, plan, replica.nodes, placement))
+    if files.add(server.artifact, command):
+        manifest = LEADER_WORKER_SET if replica.nodes > 1 else DEPLOYMENT
+        files.add(manifest, lambda: serving_manifests(server, checkpoint, plan, replica.nodes, placement))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.hardware import Gpu, GpuCount, Hardware, SiteServing
-from planners.huggingface import describe_config
-from planners.questions import ServingQuestion
-from planners.serving.calibration import EngineCalibration, MeasuredServing, measured_serving
-from service.models.resolving import ModelResolver
-from service.persistence.records import StoredPlan
-from service.plans.questions import in_stored_formats
-from service.plans.stored_bodies import plan_body
-from service.requests.calibration import CalibrationServing, MeasuredDeployment
-from service.requests.hardware import OneHardware
-from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
+from plimsoll.planners.calibration.serving import EngineCalibration, MeasuredServing, measured_serving
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware, SiteServing
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.questions import in_stored_formats
+from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.requests.calibration import CalibrationServing, MeasuredDeployment
+from plimsoll.service.requests.hardware import OneHardware
+from plimsoll.service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
 
 
 def measured_deployment(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.calibration import Observation
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.measured_runs import MeasuredRun, observed_run
-from planners.plans import Layout
-from planners.questions import LayoutRequest, TrainingQuestion
-from planners.training import plan_training
-from service.calibrations.report import PeakCheck
-from service.models.resolving import ModelResolver
-from service.persistence.records import StoredPlan
-from service.plans.stored_bodies import plan_body
-from service.requests.calibration import CalibrationRun, MeasuredJob
-from service.requests.training import TrainingPart, training_fields
+from plimsoll.planners.calibration.measured_runs import MeasuredRun, observed_run
+from plimsoll.planners.calibration.training import Observation
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.plans import Layout
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.training.planning import plan_training
+from plimsoll.service.calibrations.report import PeakCheck
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.requests.calibration import CalibrationRun, MeasuredJob
+from plimsoll.service.requests.training import TrainingPart, training_fields
 
 
 def measured_job(

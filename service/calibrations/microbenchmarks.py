@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.calibration import Observation
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.timing.efficiency import load_efficiency
-from planners.timing.microbenchmarks import (
+from plimsoll.planners.calibration.microbenchmarks import (
     attention_seconds,
     matmul_seconds,
     memory_seconds,
     one_all_reduce_seconds,
 )
-from service.requests.calibration import (
+from plimsoll.planners.calibration.training import Observation
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.service.requests.calibration import (
     AllReduceBenchmark,
     AttentionBenchmark,
     MatmulBenchmark,
@@ -67,7 +67,7 @@ def measured_benchmark(gpu: Gpu, benchmark: Microbenchmark, pointer: str) -> Obs
 def _all_reduce(hardware: Hardware, benchmark: AllReduceBenchmark, pointer: str) -> Observation:
     nodes_of = benchmark.gpus_per_node or hardware.gpus_per_node
     on = dataclasses.replace(hardware, gpus_per_node=nodes_of)
-    shipped = load_efficiency("reference", hardware.gpu.id)
+    shipped = load_efficiency(gpu_id=hardware.gpu.id)
     return Observation(
         pointer=f"{pointer}/seconds",
         what=f"An all-reduce of {benchmark.message_bytes:,} bytes among {benchmark.ranks:,} GPUs, {nodes_of} per node",

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from planners.errors import InvalidQuestion, PlimsollError
-from service.calibrations.report import UnusedMeasurement
-from service.measurements.measuring import SPEED_LEVEL
-from service.persistence.paging import LARGEST_PAGE
-from service.persistence.records import Measurement, StoredPlan
-from service.requests.calibration import CalibrationRun, CalibrationServing
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.service.calibrations.report import UnusedMeasurement
+from plimsoll.service.measurements.service import SPEED_LEVEL
+from plimsoll.service.persistence.paging import LARGEST_PAGE
+from plimsoll.service.persistence.records import Measurement, StoredPlan
+from plimsoll.service.requests.calibration import CalibrationRun, CalibrationServing
 
 if TYPE_CHECKING:
     # For its name alone: clients read the answers of these modules, and need no SQLAlchemy.
-    from service.persistence.database import Database
+    from plimsoll.service.persistence.database import Database
 
 Found = TypeVar("Found")
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from planners.calibration import Calibration, CheckedObservation, FitError, FittedFraction, StackBand
-from planners.hardware import Gpu
-from planners.serving.calibration import EngineCalibration
-from service.persistence.records import Calibration as StoredCalibration
+from plimsoll.planners.calibration.serving import EngineCalibration
+from plimsoll.planners.calibration.training import Calibration, CheckedObservation, FitError, FittedFraction, StackBand
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.service.persistence.records import Calibration as StoredCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from planners.calibration import Observation, calibrate
-from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu, SiteEfficiency, SiteServing
-from planners.serving.calibration import MeasuredServing, calibrate_serving
-from planners.timing.efficiency import load_efficiency
-from service.calibrations.measured_deployments import measured_deployment, site_serving
-from service.calibrations.measured_jobs import measured_job
-from service.calibrations.microbenchmarks import measured_benchmark
-from service.calibrations.recorded_runs import FROM_RECORD, RunToFit, found_or_unused, recorded_runs
-from service.calibrations.report import (
+from plimsoll.planners.calibration.serving import MeasuredServing, calibrate_serving
+from plimsoll.planners.calibration.training import Observation, calibrate
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu, SiteEfficiency, SiteServing
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.service.calibrations.measured_deployments import measured_deployment, site_serving
+from plimsoll.service.calibrations.measured_jobs import measured_job
+from plimsoll.service.calibrations.microbenchmarks import measured_benchmark
+from plimsoll.service.calibrations.recorded_runs import FROM_RECORD, RunToFit, found_or_unused, recorded_runs
+from plimsoll.service.calibrations.report import (
     CalibrationReport,
     PeakCheck,
     RecordUse,
@@ -26,16 +26,16 @@ from service.calibrations.report import (
     report_as_json,
     stored_report,
 )
-from service.canonical import digest
-from service.errors import CalibrationNotFound
-from service.kept_known import KeptKnown
-from service.models.resolving import ModelResolver
-from service.persistence.records import Calibration as StoredCalibration
-from service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
+from plimsoll.service.ground.canonical import digest
+from plimsoll.service.ground.errors import CalibrationNotFound
+from plimsoll.service.ground.kept_known import KeptKnown
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import Calibration as StoredCalibration
+from plimsoll.service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
 
 if TYPE_CHECKING:
     # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
-    from service.persistence.database import Database
+    from plimsoll.service.persistence.database import Database
 
 # Another replica's calibration is in force here after this long at the latest.
 KNOWN_FOR_SECONDS = 2.0
@@ -123,7 +123,7 @@ class CalibrationService:
                 pointer=FROM_RECORD,
             )
         peaks = tuple(peak for _, peak in jobs if peak is not None)
-        fit = calibrate(observations, load_efficiency("reference", gpu.id).gpu)
+        fit = calibrate(observations, load_efficiency(gpu_id=gpu.id).gpu)
         engines = calibrate_serving(deployments)
         serving = site_serving(engines)
         spread = {band.stack: band.spread for band in fit.bands}

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.architecture import ModelSpec
-from service.checkpoints.headers import Checkpoint
-from service.checkpoints.stored_names import SortedNames, sorted_names
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.service.checkpoints.headers import Checkpoint
+from plimsoll.service.checkpoints.stored_names import SortedNames, sorted_names
 
 MOST_NAMES_LISTED = 20
 MOST_NAMES_IN_A_SENTENCE = 3

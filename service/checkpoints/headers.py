@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.allowed_paths import allowed_path
-from service.errors import InvalidCheckpoint
-from service.untrusted_files import UnusableFile, opened, parsed_object, shown, whole_content
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.ground.untrusted_files import UnusableFile, opened, parsed_object, shown, whole_content
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from planners.architecture import ModelSpec
-from service.checkpoints.headers import Checkpoint
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.service.checkpoints.headers import Checkpoint
 
 # How quantized checkpoints name a packed matrix, and what it is called whole: GPTQ and AWQ (`qweight`),
 # compressed-tensors (`weight_packed`), Quanto (`weight._data`), and gpt-oss (`…_blocks`, of no module).

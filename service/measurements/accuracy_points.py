@@ -6,11 +6,11 @@ import csv
 from collections.abc import AsyncIterator, Sequence
 from io import StringIO
 
-from service.answers import AccuracyPoint
-from service.measurements.measuring import LEVELS
-from service.persistence.database import Database
-from service.persistence.paging import LARGEST_PAGE
-from service.persistence.records import Measurement
+from plimsoll.service.measurements.answers import AccuracyPoint
+from plimsoll.service.measurements.service import LEVELS
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.paging import LARGEST_PAGE
+from plimsoll.service.persistence.records import Measurement
 
 CSV_COLUMNS = (
     "measurement_id", "created_at", "level", "framework", "family", "model", "gpu", "quantity", "predicted", "measured",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.errors import InvalidQuestion
-from planners.serving.engine import engine_profile, minor_version
-from planners.serving.learned import Learned, MeasuredStart, PlannedStart, Ranks
-from planners.serving.startup_log import LOG_POINTER, StartupLog
-from service.persistence.records import StoredPlan
-from service.plans.stored_bodies import plan_body
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.learned import Learned, Ranks
+from plimsoll.planners.serving.lessons import MeasuredStart, PlannedStart
+from plimsoll.planners.serving.releases.profile import engine_profile, minor_version
+from plimsoll.planners.serving.startup_log import LOG_POINTER, StartupLog
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.stored_bodies import plan_body
 
 # Quantities of a report, and what a log calls them.
 OF_LOG: Mapping[str, str] = {

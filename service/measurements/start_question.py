@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.errors import InvalidQuestion
-from planners.serving.startup_log import LOG_POINTER, StartupLog
-from service.requests.hardware import OneHardware
-from service.requests.measurements import MeasurementRequest
-from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.serving.startup_log import LOG_POINTER, StartupLog
+from plimsoll.service.requests.hardware import OneHardware
+from plimsoll.service.requests.measurements import MeasurementRequest
+from plimsoll.service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
 
 # What engines call the formats of weights (vllm/model_executor/layers/quantization/__init__.py) and of a cache; those
 # that several formats share are asked for.

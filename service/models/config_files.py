@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planners.errors import InvalidModelConfig
-from service.allowed_paths import allowed_path
-from service.requests.configs import special_number
-from service.requests.models import ConfigModel
-from service.untrusted_files import UnusableFile, parsed_object, whole_content
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.untrusted_files import UnusableFile, parsed_object, whole_content
+from plimsoll.service.requests.configs import special_number
+from plimsoll.service.requests.models import ConfigModel
 
 CONFIG_FILE = "config.json"
 # MiniMax-M3-NVFP4's is 3.1 MB: it names every matrix that was quantized.

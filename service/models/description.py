@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planners.architecture import Block, KvState, ModelSpec
-from planners.formats import bytes_per_parameter
-from planners.huggingface.stored_formats import StoredFormats
-from service.checkpoints.comparison import CheckpointReport
+from plimsoll.planners.architecture import Block, KvState, ModelSpec
+from plimsoll.planners.families.reading.stored_formats import StoredFormats
+from plimsoll.planners.formats import bytes_per_parameter
+from plimsoll.service.checkpoints.comparison import CheckpointReport
 
 if TYPE_CHECKING:
-    from service.models.resolving import ResolvedModel
+    from plimsoll.service.models.resolving import ResolvedModel
 
 CACHE_FORMAT = "bf16"
 CACHE_ELEMENT_BYTES = int(bytes_per_parameter(CACHE_FORMAT))

@@ -8,25 +8,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from planners.architecture import ModelSpec
-from planners.catalogue import Catalogue, typical_config
-from planners.errors import InvalidModelConfig, PlimsollError
-from planners.figures import count_in_words
-from planners.huggingface import described_parts, read_model
-from planners.huggingface.stored_formats import StoredFormats, stored_formats
-from planners.kept import forget
-from service.allowed_paths import allowed_path
-from service.canonical import canonical_json, digest
-from service.checkpoints.comparison import CheckpointReport, checkpoint_report
-from service.checkpoints.headers import checkpoint_state, read_checkpoint
-from service.models.config_files import read_config
-from service.recently_used import RecentlyUsed
-from service.requests.models import ConfigModel, HubModel, ModelRef, PathModel, SizeModel
-from service.requests.values import MOST_NAME_CHARACTERS
-from service.settings import Settings
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import Catalogue, typical_config
+from plimsoll.planners.families import described_parts, read_model
+from plimsoll.planners.families.reading.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.ground.errors import InvalidModelConfig, PlimsollError
+from plimsoll.planners.ground.figures import count_in_words
+from plimsoll.planners.ground.kept import forget
+from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report
+from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.canonical import canonical_json, digest
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.config_files import read_config
+from plimsoll.service.requests.models import ConfigModel, HubModel, ModelRef, PathModel, SizeModel
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 
 if TYPE_CHECKING:
-    from service.hub.configs import HubClient
+    from plimsoll.service.models.hub.configs import HubClient
 
 MOST_DESCRIPTIONS = 1_024
 MOST_DESCRIPTION_BYTES = 32 * 2**20
@@ -118,7 +118,7 @@ class ModelResolver:
     @cached_property
     def _hub(self) -> HubClient:
         # Here, so that who never asks the hub loads no HTTP client.
-        from service.hub.configs import HubClient
+        from plimsoll.service.models.hub.configs import HubClient
 
         return HubClient(self._settings)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from service.persistence.records import Calibration
-from service.persistence.tables import hardware_calibrations
-from service.persistence.transactions import Transactions
+from plimsoll.service.persistence.records import Calibration
+from plimsoll.service.persistence.tables import hardware_calibrations
+from plimsoll.service.persistence.transactions import Transactions
 
 
 class CalibrationStore:

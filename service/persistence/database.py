@@ -8,28 +8,28 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.errors import DatabaseUnavailable
-from service.persistence.addresses import (
+from plimsoll.service.ground.database_address import (
     CONNECT_TIMEOUT_SECONDS,
     KEEPALIVE,
     SILENCE_LIMITS,
     libpq_url,
     sqlalchemy_url,
 )
-from service.persistence.calibrations import CalibrationStore
-from service.persistence.job_changes import JobChanges
-from service.persistence.jobs import JobStore
-from service.persistence.kept_connection import KeptConnection
-from service.persistence.keys import KeyStore
-from service.persistence.last_write import LastWrite
-from service.persistence.learned_starts import LearnedStartStore
-from service.persistence.measurements import MeasurementStore
-from service.persistence.models_seen import ModelsSeenStore
-from service.persistence.plans import PlanStore
-from service.persistence.retention import ExpiredRows
-from service.persistence.steps import VERSION_TABLE, latest_step
-from service.persistence.transactions import Transactions
-from service.settings import Settings
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.calibrations import CalibrationStore
+from plimsoll.service.persistence.job_changes import JobChanges
+from plimsoll.service.persistence.jobs import JobStore
+from plimsoll.service.persistence.kept_connection import KeptConnection
+from plimsoll.service.persistence.keys import KeyStore
+from plimsoll.service.persistence.last_write import LastWrite
+from plimsoll.service.persistence.learned_starts import LearnedStartStore
+from plimsoll.service.persistence.measurements import MeasurementStore
+from plimsoll.service.persistence.models_seen import ModelsSeenStore
+from plimsoll.service.persistence.plans import PlanStore
+from plimsoll.service.persistence.retention import ExpiredRows
+from plimsoll.service.persistence.steps import VERSION_TABLE, latest_step
+from plimsoll.service.persistence.transactions import Transactions
 
 # Whatever is stored or queued needs these, and a server that takes writes. No row is counted: anyone may ask.
 _READINESS = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import errors
 
-from service.errors import DatabaseUnavailable, Unstorable
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
 
 
 def failure_of(error: BaseException | None) -> DatabaseUnavailable | Unstorable | None:

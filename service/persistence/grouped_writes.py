@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import psycopg
 from sqlalchemy.exc import IntegrityError
 
-from service.errors import DatabaseUnavailable, Overloaded, Unstorable
+from plimsoll.service.ground.errors import DatabaseUnavailable, Overloaded, Unstorable
 
 Record = TypeVar("Record")
 Outcome = TypeVar("Outcome")

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import psycopg
 from psycopg import sql
 
-from service.persistence.addresses import KEEPALIVE
-from service.persistence.job_rows import JOB_CHANNEL
+from plimsoll.service.ground.database_address import KEEPALIVE
+from plimsoll.service.persistence.job_rows import JOB_CHANNEL
 
 _RECONNECT_SECONDS = 1.0
 

@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.persistence.records import EventKind, Job, Json, Progress
-from service.persistence.tables import job_events, jobs
+from plimsoll.service.persistence.records import EventKind, Job, Json, Progress
+from plimsoll.service.persistence.tables import job_events, jobs
 
 # Whoever LISTENs here hears the id of each job that changed, once it is committed.
 JOB_CHANNEL = "plimsoll_job"

@@ -15,11 +15,11 @@ from psycopg import errors as postgres_errors
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import IdempotencyConflict, JobQuotaReached, PlanNotFound, QueueFull
-from service.persistence.job_rows import append_event, job_from_row
-from service.persistence.records import FINAL_STATES, Job, NewJob
-from service.persistence.tables import idempotency_keys, jobs
-from service.persistence.transactions import Transactions
+from plimsoll.service.ground.errors import IdempotencyConflict, JobQuotaReached, PlanNotFound, QueueFull
+from plimsoll.service.persistence.job_rows import append_event, job_from_row
+from plimsoll.service.persistence.records import FINAL_STATES, Job, NewJob
+from plimsoll.service.persistence.tables import idempotency_keys, jobs
+from plimsoll.service.persistence.transactions import Transactions
 
 TASK_NAME = "run_job"
 

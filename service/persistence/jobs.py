@@ -21,11 +21,11 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import JobNotFound, Unstorable
-from service.persistence.job_rows import append_event, job_from_row
-from service.persistence.job_submission import Submission
-from service.persistence.paging import newest_first, page_size, write_cursor
-from service.persistence.records import (
+from plimsoll.service.ground.errors import JobNotFound, Unstorable
+from plimsoll.service.persistence.job_rows import append_event, job_from_row
+from plimsoll.service.persistence.job_submission import Submission
+from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.records import (
     FINAL_STATES,
     JOB_STATES,
     Attempt,
@@ -42,8 +42,8 @@ from service.persistence.records import (
     ProgressReply,
     QueueDepth,
 )
-from service.persistence.tables import job_events, jobs
-from service.persistence.transactions import Transactions
+from plimsoll.service.persistence.tables import job_events, jobs
+from plimsoll.service.persistence.transactions import Transactions
 
 
 class JobStore:

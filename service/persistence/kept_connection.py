@@ -11,10 +11,10 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from service.errors import DatabaseUnavailable, Unstorable
-from service.persistence.addresses import CONNECT_TIMEOUT_SECONDS, KEEPALIVE, SILENCE_LIMITS
-from service.persistence.failures import failure_of
-from service.persistence.last_write import LastWrite
+from plimsoll.service.ground.database_address import CONNECT_TIMEOUT_SECONDS, KEEPALIVE, SILENCE_LIMITS
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
+from plimsoll.service.persistence.failures import failure_of
+from plimsoll.service.persistence.last_write import LastWrite
 
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.errors import KeyNotFound
-from service.persistence.kept_connection import KeptConnection
-from service.persistence.records import ApiKey, KeysOnRecord
-from service.persistence.tables import api_keys, plan_readers
-from service.persistence.transactions import Transactions
+from plimsoll.service.ground.errors import KeyNotFound
+from plimsoll.service.persistence.kept_connection import KeptConnection
+from plimsoll.service.persistence.records import ApiKey, KeysOnRecord
+from plimsoll.service.persistence.tables import api_keys, plan_readers
+from plimsoll.service.persistence.transactions import Transactions
 
 # Asked with every plan.
 _LET_READ = "INSERT INTO plan_readers (key_id, plan_id) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING plan_id"

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from service.errors import DatabaseUnavailable
+from plimsoll.service.ground.errors import DatabaseUnavailable
 
 TRIED_AGAIN_SECONDS = 1.0
 """How long after a write failed another is worth trying, for those who only ask whether it would succeed."""

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.persistence.records import Json, LearnedKey, LearnedStart
-from service.persistence.tables import learned_starts, lessons, measurements
-from service.persistence.transactions import Transactions
+from plimsoll.service.persistence.records import Json, LearnedKey, LearnedStart
+from plimsoll.service.persistence.tables import learned_starts, lessons, measurements
+from plimsoll.service.persistence.transactions import Transactions
 
 KEY_NAMES = tuple(field.name for field in fields(LearnedKey))
 

@@ -10,12 +10,12 @@ from psycopg import errors as postgres_errors
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
-from service.errors import PlanNotFound
-from service.persistence.keys import readable_by
-from service.persistence.paging import newest_first, page_size, write_cursor
-from service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
-from service.persistence.tables import measurements, plans
-from service.persistence.transactions import Transactions
+from plimsoll.service.ground.errors import PlanNotFound
+from plimsoll.service.persistence.keys import readable_by
+from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
+from plimsoll.service.persistence.tables import measurements, plans
+from plimsoll.service.persistence.transactions import Transactions
 
 # Every measurement with the family of its plan's model.
 _FAMILY = plans.c.model_config["model_type"].astext.label("family")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from service.persistence.grouped_writes import GroupedWrites
-from service.persistence.paging import newest_first, page_size, write_cursor
-from service.persistence.records import Page, SeenModel
-from service.persistence.tables import models_seen
-from service.persistence.transactions import Transactions
+from plimsoll.service.persistence.grouped_writes import GroupedWrites
+from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.records import Page, SeenModel
+from plimsoll.service.persistence.tables import models_seen
+from plimsoll.service.persistence.transactions import Transactions
 
 
 class ModelsSeenStore:

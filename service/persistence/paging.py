@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.errors import InvalidCursor
+from plimsoll.service.ground.errors import InvalidCursor
 
 # Enough for any screen; a page is one answer and one query.
 LARGEST_PAGE = 200

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from service.errors import PlanNotFound, Unstorable
-from service.persistence.grouped_writes import GroupedWrites
-from service.persistence.kept_connection import KeptConnection
-from service.persistence.keys import readable_by
-from service.persistence.paging import newest_first, page_size, write_cursor
-from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
-from service.persistence.tables import plans
-from service.persistence.transactions import Transactions
+from plimsoll.service.ground.errors import PlanNotFound, Unstorable
+from plimsoll.service.persistence.grouped_writes import GroupedWrites
+from plimsoll.service.persistence.kept_connection import KeptConnection
+from plimsoll.service.persistence.keys import readable_by
+from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
+from plimsoll.service.persistence.tables import plans
+from plimsoll.service.persistence.transactions import Transactions
 
 _SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer", "model_config", "last_asked_at")]
 _STORED = tuple(column.name for column in plans.c if column.name not in ("created_at", "last_asked_at"))

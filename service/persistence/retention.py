@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.persistence.records import FINAL_STATES
-from service.persistence.tables import job_events, jobs, measurements, plans
-from service.persistence.transactions import Transactions
+from plimsoll.service.persistence.records import FINAL_STATES
+from plimsoll.service.persistence.tables import job_events, jobs, measurements, plans
+from plimsoll.service.persistence.transactions import Transactions
 
 # Holds its locks for some tens of milliseconds; another sweep, and whoever works on a row, is not waited for.
 _ROWS_AT_ONCE = 500

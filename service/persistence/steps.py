@@ -10,5 +10,5 @@ VERSION_TABLE = "alembic_version"
 
 def latest_step() -> str:
     """Return the last step of `migrations/versions`, whose files begin with their numbers: "0005"."""
-    names = (entry.name.partition("_")[0] for entry in (files("migrations") / "versions").iterdir())
+    names = (entry.name.partition("_")[0] for entry in (files("plimsoll.migrations") / "versions").iterdir())
     return max(name for name in names if name.isdecimal())

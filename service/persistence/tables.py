@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
-from service.persistence.records import EVENT_KINDS, FINAL_STATES, JOB_KINDS, JOB_STATES, PLAN_KINDS
+from plimsoll.service.persistence.records import EVENT_KINDS, FINAL_STATES, JOB_KINDS, JOB_STATES, PLAN_KINDS
 
 # Named by rule, so that a migration can name what it drops.
 metadata = sa.MetaData(
@@ -194,7 +194,7 @@ hardware_calibrations = sa.Table(
 )
 sa.Index("hardware_calibrations_newest_idx", hardware_calibrations.c.gpu, hardware_calibrations.c.created_at.desc())
 
-# What measured starts of a model on a GPU and an engine version taught (planners/serving/learned.py): what is in force,
+# What measured starts of a model on a GPU and an engine version taught (planners/learned.py): what is in force,
 # the sum of the lessons below.
 learned_starts = sa.Table(
     "learned_starts",

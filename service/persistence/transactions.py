@@ -9,9 +9,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.errors import DatabaseUnavailable, Unstorable
-from service.persistence.failures import failure_of, unavailable
-from service.persistence.last_write import LastWrite
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
+from plimsoll.service.persistence.failures import failure_of, unavailable
+from plimsoll.service.persistence.last_write import LastWrite
 
 
 class Transactions:

@@ -11,8 +11,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from service.errors import DatabaseUnavailable
-from service.persistence.addresses import sqlalchemy_url
+from plimsoll.service.ground.database_address import sqlalchemy_url
+from plimsoll.service.ground.errors import DatabaseUnavailable
 
 # Any number does that no other lock in this database has.
 _MIGRATION_LOCK = 0x706C696D_00000002
@@ -49,7 +49,7 @@ def current_revision(url: str) -> str | None:
 def migration_config() -> Config:
     """Return Alembic's configuration for the steps that this version brings."""
     config = Config()
-    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    config.set_main_option("script_location", str(files("plimsoll.migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 

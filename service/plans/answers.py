@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
 
-from planners.plans import (
+from plimsoll.planners.plans import (
     Advice,
     Alternative,
     Comparison,
@@ -20,8 +20,15 @@ from planners.plans import (
     TrainingAnswer,
     TrainingPlan,
 )
-from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingFleetEntry, ServingPlan
-from service.artifacts.training import LaunchFiles
+from plimsoll.planners.serving.answer import (
+    ServingAdvice,
+    ServingAlternative,
+    ServingAnswer,
+    ServingFleetEntry,
+    ServingPlan,
+)
+from plimsoll.service.launch.files import LaunchFiles
+from plimsoll.service.persistence.records import PlanKind, PlanLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,23 @@ class PlanIdentity:
     planner_version: str
     catalogue_revision: str
     calibration_revision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What a plan answers: the request with every default, the model's config and the GPU's figures filled in."""
+
+    plan_id: str
+    kind: PlanKind
+    request: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPage:
+    """Some plans, newest first; `next_cursor` asks for the next ones and is null at the end."""
+
+    items: tuple[PlanLine, ...]
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from planners.plans import Omitted
-from service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.planners.plans import Omitted
+from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
 
 NO_NUMBER = "A number of it is not finite: the sizes and rates of the question lie too far apart."
 # Files apart from each other: one of them is left out alone.

@@ -10,30 +10,32 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import structlog
 
-from planners.derived import Derived
-from planners.errors import InvalidQuestion
-from planners.fleet import plan_fleet
-from planners.hardware import Hardware
-from planners.inference import plan_serving_fleet
-from planners.plans import Layout, TrainingAnswer
-from planners.serving.answer import ServingAnswer
-from planners.stopping import ShouldStop
-from planners.training import plan_training
-from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
-from service.artifacts.kubernetes import Placement
-from service.artifacts.kubernetes_training import training_manifests
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.slurm import slurm_script
-from service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
-from service.canonical import canonical_json, digest
-from service.models.resolving import ResolvedModel
-from service.persistence.records import SeenModel, StoredPlan
-from service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
-from service.plans.finite import finite_body
-from service.plans.questions import ResolvedQuestion, in_stored_formats, stored_format_notes
-from service.requests.hardware import Fleet
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.planners.plans import Layout, TrainingAnswer
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.planning import plan_serving_fleet
+from plimsoll.planners.training.fleet import plan_fleet
+from plimsoll.planners.training.planning import plan_training
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.ground.canonical import canonical_json, digest
+from plimsoll.service.launch.checkpoint import Checkpoint, stated_rope_theta
+from plimsoll.service.launch.files import LaunchFiles
+from plimsoll.service.launch.kubernetes import Placement
+from plimsoll.service.launch.kubernetes_training import training_manifests
+from plimsoll.service.launch.slurm import slurm_script
+from plimsoll.service.launch.training import TrainingLaunch
+from plimsoll.service.models.resolving import ResolvedModel
+from plimsoll.service.persistence.records import SeenModel, StoredPlan
+from plimsoll.service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
+from plimsoll.service.plans.finite import finite_body
+from plimsoll.service.plans.questions import ResolvedQuestion, in_stored_formats, stored_format_notes
+from plimsoll.service.requests.hardware import Fleet
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 # Ids of models that a paper describes and nobody published (planners/catalogue/models.py).
 DESCRIBED_IN_A_PAPER = "paper/"

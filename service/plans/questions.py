@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planners.catalogue import Catalogue
-from planners.hardware import Hardware, SiteEfficiency
-from planners.serving.engine import engine_profile
-from planners.serving.learned import Learned
-from planners.version import planner_version
-from service.canonical import digest
-from service.gpus import gpu_figures, resolve_fleet
-from service.measurements.learning import LearnedStarts, is_the_catalogues, model_digest
-from service.models.resolving import ModelResolver, ResolvedModel
-from service.persistence.records import PlanKind
-from service.plans.answers import PlanIdentity
-from service.requests.hardware import Fleet
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.ground.hardware import Hardware, SiteEfficiency
+from plimsoll.planners.learned import Learned
+from plimsoll.planners.serving.releases.profile import engine_profile
+from plimsoll.planners.version import planner_version
+from plimsoll.service.catalogue.gpus import gpu_figures, resolve_fleet
+from plimsoll.service.ground.canonical import digest
+from plimsoll.service.models.resolving import ModelResolver, ResolvedModel
+from plimsoll.service.persistence.records import PlanKind
+from plimsoll.service.plans.answers import PlanIdentity
+from plimsoll.service.plans.learned_starts import LearnedStarts, is_the_catalogues, model_digest
+from plimsoll.service.requests.hardware import Fleet
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 # A GPU whose own rates a request replaced is another one than was measured.
 CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")

@@ -5,10 +5,10 @@ A plan's content is the same whoever asks, and stored once; who asked is a row b
 
 from __future__ import annotations
 
-from service.errors import PlanNotFound
-from service.keys import Caller
-from service.persistence.keys import KeyStore
-from service.recently_used import RecentlyUsed
+from plimsoll.service.access.keys import Caller
+from plimsoll.service.ground.errors import PlanNotFound
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.persistence.keys import KeyStore
 
 MOST_REMEMBERED = 10_000
 

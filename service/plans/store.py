@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Protocol
 
-from service.errors import InvalidCursor, PlanNotFound
-from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, SeenModel, StoredPlan
+from plimsoll.service.ground.errors import InvalidCursor, PlanNotFound
+from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, SeenModel, StoredPlan
 
 
 class PlanStore(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from service.persistence.records import StoredPlan
-from service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
 
 BODIES: Mapping[str, type] = {"train": TrainPlanBody, "infer": InferPlanBody}
 # What came later and is a number that is counted with.

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.figures import figure
-from planners.stopping import ShouldStop
-from service.errors import Overloaded, SearchLimitReached
-from service.rate_limits import MOST_CALLERS
-from service.recently_used import RecentlyUsed
-from service.shares import Turns
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.service.access.rate_limits import MOST_CALLERS
+from plimsoll.service.access.shares import Turns
+from plimsoll.service.ground.errors import Overloaded, SearchLimitReached
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.ground.settings import PLANNING_THREADS
 
-MOST_AT_ONCE = 4
 LONGEST_WAIT_FRACTION = 0.1
 """Of the time that a request may take, what it waits for its turn at most: of 30 s, what a scheduler's own time-out
 bears. Some hundred small searches that come at once are still all answered."""
@@ -83,9 +83,9 @@ class PlanningThreads:
         self._most_of_one = most_of_one
         self._most_waiting_of_one = most_waiting_of_one
         self._clock = clock
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="planning")
-        self._turns = Turns(MOST_AT_ONCE, most_of_one=most_of_one)
-        self._pace = _Pace(MOST_AT_ONCE)
+        self._threads = ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix="planning")
+        self._turns = Turns(PLANNING_THREADS, most_of_one=most_of_one)
+        self._pace = _Pace(PLANNING_THREADS)
         self._paces: RecentlyUsed[str, _Pace] = RecentlyUsed(MOST_CALLERS)
 
     async def run(self, work: Callable[[ShouldStop], Any], *, asked_by: str = "") -> Any:

@@ -6,11 +6,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from service.requests.hardware import RateFormat
-from service.requests.models import ModelRef
-from service.requests.serving import ServingLayoutPart, ServingPart
-from service.requests.training import Framework, LayoutPart, TrainingPart
-from service.requests.values import (
+from plimsoll.service.requests.hardware import RateFormat
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.serving import ServingLayoutPart, ServingPart
+from plimsoll.service.requests.training import Framework, LayoutPart, TrainingPart
+from plimsoll.service.requests.values import (
     MOST_BYTES,
     Degree,
     GpusPerNode,

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from service.requests.foreign_names import EXPLAINED, said_here, without_size
-from service.requests.values import MOST_NAME_CHARACTERS
+from plimsoll.service.requests.foreign_names import EXPLAINED, said_here, without_size
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 
 MOST_MEANT = 2
 # Of difflib: `sequence_lenght` is 0.93 like `sequence_length`, and nothing that is another word reaches 0.75.

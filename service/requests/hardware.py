@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from planners.hardware import Gpu, GpuCount, Hardware, Network
-from service.requests.values import (
-    MOST_GPUS,
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware, Network
+from plimsoll.planners.ground.ranges import MOST_GPUS
+from plimsoll.service.requests.values import (
     ByteCount,
     Degree,
     Dollars,

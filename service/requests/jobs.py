@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Tag
 
-from service.requests.models import ModelRef
-from service.requests.training import ValidationLevel
-from service.requests.values import Path, Wire, whole
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.training import ValidationLevel
+from plimsoll.service.requests.values import Path, Wire, whole
 
 Scheme: TypeAlias = Literal["int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4"]
 

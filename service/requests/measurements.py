@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from service.requests.serving import CacheFormat, WeightFormat
-from service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, TokensPerSecond, Wire
+from plimsoll.service.requests.serving import CacheFormat, Engine, WeightFormat
+from plimsoll.service.requests.training import Stack
+from plimsoll.service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, TokensPerSecond, Wire
 
 TokenCount = Annotated[int, Field(ge=1, le=2**50)]
 Requests = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 # Training stacks and serving engines, as plans name them.
-MeasuredFramework: TypeAlias = Literal[
-    "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune", "litgpt",
-    "nanotron", "composer", "atorch", "vllm", "sglang", "tensorrt-llm", "transformers",
-]  # fmt: skip
+if TYPE_CHECKING:
+    MeasuredFramework: TypeAlias = str
+else:
+    MeasuredFramework = Literal[Stack, Engine]
 
 # A start prints some ten thousand characters.
 MOST_LOG_CHARACTERS = 1_000_000

@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from service.requests.configs import bounded_config
-from service.requests.values import Name, Path, Wire
+from plimsoll.service.requests.configs import bounded_config
+from plimsoll.service.requests.values import Name, Path, Wire
 
 LEAST_PARAMETERS = 1e3
 MOST_PARAMETERS = 1e15

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from planners.figures import count_in_words
-from service.requests.field_names import unknown_field
-from service.requests.foreign_names import value_meant
-from service.requests.values import MOST_NAME_CHARACTERS
+from plimsoll.planners.ground.figures import count_in_words
+from plimsoll.service.requests.field_names import unknown_field
+from plimsoll.service.requests.foreign_names import value_meant
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-import planners.questions
-from planners.architecture import ModelSpec
-from planners.hardware import Gpu, Hardware
-from planners.huggingface.rope_scaling import MOST_FACTOR
-from planners.questions import (
+from plimsoll.planners import questions
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families.reading.rope_scaling import MOST_FACTOR
+from plimsoll.planners.ground.hardware import Gpu, Hardware
+from plimsoll.planners.ground.ranges import BATCHED_TOKENS, BLOCK_TOKENS, DRAFT_TOKENS, SHARE
+from plimsoll.planners.ground.terms import ServingObjective
+from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
     RopeScaling,
@@ -20,9 +23,14 @@ from planners.questions import (
     ServingQuestion,
     Speculation,
 )
-from service.requests.hardware import Fleet, HardwareRequest
-from service.requests.models import ModelRef
-from service.requests.values import (
+from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS
+from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
+from plimsoll.planners.serving.releases.profile import cache_implementations
+from plimsoll.planners.serving.releases.tables import known_engines
+from plimsoll.service.requests.carrying import Carried, carried
+from plimsoll.service.requests.hardware import Fleet, HardwareRequest
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.values import (
     Concurrency,
     Degree,
     Fraction,
@@ -31,20 +39,20 @@ from service.requests.values import (
     Seconds,
     SequenceTokens,
     Wire,
-    whole,
+    within,
 )
 
-WeightFormat: TypeAlias = Literal[
-    "fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "int4-experts", "mxfp4", "mxfp4-fp8", "nvfp4"
-]
-CacheFormat: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nvfp4"]
-CacheImplementation: TypeAlias = Literal["dynamic", "static"]
-Engine: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "transformers"]
-ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]
+if TYPE_CHECKING:
+    WeightFormat: TypeAlias = str
+    CacheFormat: TypeAlias = str
+    CacheImplementation: TypeAlias = str
+    Engine: TypeAlias = str
+else:
+    WeightFormat = Literal[tuple(WEIGHT_FORMATS)]
+    CacheFormat = Literal[tuple(KV_FORMATS)]
+    CacheImplementation = Literal[cache_implementations()]
+    Engine = Literal[known_engines()]
 
-MOST_BLOCK_TOKENS = 65_536
-MOST_BATCHED_TOKENS = 2**27
-MOST_DRAFT_TOKENS = 1_000
 MOST_HISTOGRAM_BINS = 10_000
 
 # Where neither the request nor the model's name says.
@@ -64,7 +72,7 @@ CACHE_NOTE = (
 CHOICE_NOTE = "A list is of what may be chosen: every combination is searched."
 MOST_LISTED = 8
 _LISTED = Field(min_length=1, max_length=MOST_LISTED)
-BatchedTokens: TypeAlias = Annotated[int, *whole(least=1, most=MOST_BATCHED_TOKENS)]
+BatchedTokens: TypeAlias = Annotated[int, *within(BATCHED_TOKENS)]
 
 
 def _form(value: Any) -> str:
@@ -95,7 +103,7 @@ class Histogram(Wire):
     counts: Annotated[list[Annotated[float, Field(ge=0, le=1e18)]], Field(min_length=1, max_length=MOST_HISTOGRAM_BINS)]
 
 
-class LengthDistribution(Wire):
+class LengthDistribution(Carried):
     """How long requests or answers are, in tokens."""
 
     mean: TokenLength | None = None
@@ -104,9 +112,9 @@ class LengthDistribution(Wire):
     p99: TokenLength | None = None
     histogram: Histogram | None = None
 
-    def to_distribution(self) -> planners.questions.LengthDistribution:
+    def to_counterpart(self) -> questions.LengthDistribution:
         """Return the planner's distribution."""
-        return planners.questions.LengthDistribution(
+        return questions.LengthDistribution(
             mean=self.mean,
             p50=self.p50,
             p90=self.p90,
@@ -116,29 +124,37 @@ class LengthDistribution(Wire):
         )
 
 
-class Speculative(Wire):
+class Speculative(Carried):
     """Speculative decoding: tokens drafted at once, and the part of them that is accepted."""
 
-    tokens: Annotated[int, *whole(least=1, most=MOST_DRAFT_TOKENS)]
+    counterpart = Speculation
+
+    tokens: Annotated[int, *within(DRAFT_TOKENS)]
     acceptance_rate: Fraction
 
 
-class Disaggregated(Wire):
+class Disaggregated(Carried):
     """Prefill and decode on GPUs of their own; numbers that are omitted are searched."""
+
+    counterpart = Disaggregation
 
     prefill_gpus: Degree | None = None
     decode_gpus: Degree | None = None
 
 
-class ServiceLevelPart(Wire):
+class ServiceLevelPart(Carried):
     """The mean latencies to keep."""
+
+    counterpart = ServiceLevel
 
     ttft_seconds: Seconds | None = None
     tpot_seconds: Seconds | None = None
 
 
-class RopeScalingPart(Wire):
+class RopeScalingPart(Carried):
     """Positions stretched beyond the model's own, in the words of a config.json."""
+
+    counterpart = RopeScaling
 
     rope_type: Literal["yarn", "linear", "dynamic"]
     factor: Annotated[float, Field(gt=1, le=MOST_FACTOR)]
@@ -160,10 +176,10 @@ class ServingPart(Wire):
     input_tokens: SequenceTokens | None = None
     output_tokens: SequenceTokens | None = None
     concurrency: Concurrency | None = None
-    engine: Engine = "vllm"
+    engine: Engine = known_engines()[0]
     engine_version: Name | None = None
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    block_size: Annotated[int, *whole(least=1, most=MOST_BLOCK_TOKENS)] | None = None
+    gpu_memory_utilization: Annotated[float, *within(SHARE)] | None = None
+    block_size: Annotated[int, *within(BLOCK_TOKENS)] | None = None
     cache_implementation: CacheImplementation | None = Field(
         default=None, description="Of transformers: a cache that grows, or one allocated for the longest sequence."
     )
@@ -178,8 +194,10 @@ class ServingPart(Wire):
     disaggregated: Disaggregated | bool | None = None
 
 
-class ServingLayoutPart(Wire):
+class ServingLayoutPart(Carried):
     """The degrees that are fixed; absent ones are searched."""
+
+    counterpart = ServingLayoutRequest
 
     tensor_parallel: Degree | None = None
     pipeline_parallel: Degree | None = None
@@ -217,35 +235,21 @@ class InferRequest(Wire):
 
     def to_question(self, model: ModelSpec, hardware: Hardware, *, scale_block: int | None = None) -> ServingQuestion:
         """Return the planner's question, about a checkpoint with scales of such blocks."""
-        serving = self.serving
+        serving, part = self.serving, self.serving.disaggregated
+        fields = {
+            **carried(serving, ServingQuestion),
+            "weights": _first(serving.weights) or _activations(hardware.gpu),
+            "kv_cache": _first(serving.kv_cache) or _cache_of(serving.weights, hardware.gpu),
+            "disaggregated": Disaggregation() if part is True else part.to_counterpart() if part else None,
+        }
         return ServingQuestion(
             model=model,
             hardware=hardware,
-            weights=_first(serving.weights) or _activations(hardware.gpu),
-            kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights, hardware.gpu),
             scale_block=scale_block,
-            max_model_len=serving.max_model_len,
-            rope_scaling=None if serving.rope_scaling is None else RopeScaling(**serving.rope_scaling.model_dump()),
-            input_tokens=serving.input_tokens,
-            output_tokens=serving.output_tokens,
-            input_length=_distribution(serving.input_length),
-            output_length=_distribution(serving.output_length),
-            concurrency=serving.concurrency,
-            requests_per_second=serving.requests_per_second,
-            prefix_cache_hit_rate=serving.prefix_cache_hit_rate or 0.0,
-            speculative=None if serving.speculative is None else Speculation(**serving.speculative.model_dump()),
-            disaggregated=_disaggregation(serving.disaggregated),
-            engine=serving.engine,
-            engine_version=serving.engine_version,
-            gpu_memory_utilization=serving.gpu_memory_utilization,
-            block_size=serving.block_size,
-            cache_implementation=serving.cache_implementation,
-            max_num_batched_tokens=_first(serving.max_num_batched_tokens),
-            max_num_seqs=_first(serving.max_num_seqs),
-            allowed=_allowed(serving),
-            slo=None if serving.slo is None else ServiceLevel(**serving.slo.model_dump()),
             objective=self.objective,
-            layout=ServingLayoutRequest(**self.layout.model_dump()),
+            layout=self.layout.to_counterpart(),
+            allowed=_allowed(serving),
+            **fields,
         )
 
 
@@ -270,26 +274,8 @@ def _cache_of(weights: Any, gpu: Gpu) -> str:
     return activations if isinstance(weights, list) else CACHE_OF_WEIGHTS.get(weights, activations)
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list) else ()
-
-
 def _allowed(serving: ServingPart) -> AllowedChoices | None:
     """Return what was left to choose, None where nothing was."""
-    choices = AllowedChoices(
-        weights=_listed(serving.weights),
-        kv_caches=_listed(serving.kv_cache),
-        max_num_batched_tokens=_listed(serving.max_num_batched_tokens),
-        max_num_seqs=_listed(serving.max_num_seqs),
-    )
-    return None if choices == AllowedChoices() else choices
-
-
-def _distribution(length: LengthDistribution | None) -> planners.questions.LengthDistribution | None:
-    return None if length is None else length.to_distribution()
-
-
-def _disaggregation(asked: Disaggregated | bool | None) -> Disaggregation | None:
-    if asked is None or asked is False:
-        return None
-    return Disaggregation() if asked is True else Disaggregation(**asked.model_dump())
+    values = {field.name: getattr(serving, field.name) for field in dataclasses.fields(AllowedChoices)}
+    listed = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return AllowedChoices(**listed) if listed else None

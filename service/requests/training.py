@@ -6,14 +6,27 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.figures import figure
-from planners.hardware import Hardware
-from planners.huggingface import describe_config
-from planners.memory.recompute_modules import MODULES
-from planners.questions import (
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.terms import (
+    HIGHEST_ZERO_STAGE,
+    AttentionKind,
+    CompanionRole,
+    GradientCompression,
+    KernelKind,
+    Method,
+    Offload,
+    OffloadTarget,
+    PipelineSchedule,
+    RecomputeMode,
+    TrainingObjective,
+)
+from plimsoll.planners.jobs.recompute_modules import MODULES
+from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     PESSIMISTIC_GPU_FAILURES_PER_MONTH,
     Companion,
@@ -25,10 +38,10 @@ from planners.questions import (
     Resilience,
     TrainingQuestion,
 )
-from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
-from service.requests.hardware import HardwareRequest
-from service.requests.models import ModelRef
-from service.requests.values import (
+from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.service.requests.hardware import HardwareRequest
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.values import (
     Degree,
     MicroBatch,
     Name,
@@ -41,20 +54,18 @@ from service.requests.values import (
     whole,
 )
 
-Method: TypeAlias = Literal["full", "lora", "qlora"]
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "fp8-mixed"]
 Optimizer: TypeAlias = Literal[
     "adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon"
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
-RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
 RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
-KernelChoice: TypeAlias = Literal["eager", "fused", "compiled", "foak"]
-Framework: TypeAlias = Literal[
-    "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
-    "litgpt", "nanotron", "composer", "atorch",
+# The folders of `planners/stacks`, in the order in which they are offered.
+Stack: TypeAlias = Literal[
+    "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune", "litgpt",
+    "nanotron", "composer", "atorch",
 ]  # fmt: skip
-TrainingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "deadline"]
+Framework: TypeAlias = Literal["any", Stack]
 ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 
 MOST_LAYERS = 10_000
@@ -143,7 +154,7 @@ class EvaluationPart(Wire):
 class CompanionPart(Wire):
     """A model beside the policy as TRL holds it, without `model` the policy's own; a value model may learn."""
 
-    role: Literal["reference", "reward", "value"]
+    role: CompanionRole
     model: Annotated[Name | None, Field(description="A catalogue id or alias.")] = None
     precision: Literal["fp32", "bf16", "fp16"] = "bf16"
     trainable: bool = False
@@ -166,11 +177,11 @@ class TrainingPart(Wire):
     recompute: RecomputeRef | None = None
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
-    attention: Literal["flash", "eager"] = "flash"
+    attention: AttentionKind = "flash"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
-    gradient_compression: Literal["none", "bf16", "fp16", "powersgd", "1-bit"] = "none"
+    gradient_compression: GradientCompression = "none"
     kernels: Annotated[
-        KernelChoice | None,
+        KernelKind | None,
         Field(
             description="How the model's operations are run: one by one, by hand-written kernels (Liger, Transformer "
             "Engine), by torch.compile, or by fms-acceleration's (foak). Absent: as the framework does."
@@ -197,12 +208,12 @@ class LayoutPart(Wire):
     context_parallel: Degree | None = None
     expert_parallel: Degree | None = None
     sequence_parallel: bool | None = None
-    zero_stage: Annotated[int, *whole(least=0, most=3)] | None = None
+    zero_stage: Annotated[int, *whole(least=0, most=HIGHEST_ZERO_STAGE)] | None = None
     shard_group: Degree | None = None
-    offload: Literal["none", "optimizer", "optimizer+parameters"] | None = None
-    offload_target: Literal["cpu", "nvme"] | None = None
+    offload: Offload | None = None
+    offload_target: OffloadTarget | None = None
     pipeline_schedule: Annotated[
-        Literal["1f1b", "gpipe", "pipedream"] | None,
+        PipelineSchedule | None,
         Field(description="Absent: 1F1B, interleaved where there are virtual stages."),
     ] = None
 

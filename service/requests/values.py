@@ -1,8 +1,6 @@
 """The numbers and names that request fields are made of, and their bounds.
 
-The bounds lie far beyond every machine and model there is: they exist so that a
-slip of the keyboard is answered with a pointer to the field, and so that no
-product of legal values leaves the range of a 64-bit integer by accident.
+Those of a planner's question are the planner's own (`planners/ground/ranges.py`).
 """
 
 from __future__ import annotations
@@ -11,24 +9,26 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-MOST_GPUS = 1_000_000
+from plimsoll.planners.ground.ranges import (
+    CONCURRENCY,
+    DEGREE,
+    FRACTION,
+    REQUESTS_PER_SECOND,
+    SECONDS,
+    SEQUENCE_TOKENS,
+    Range,
+)
+
 MOST_GPUS_PER_NODE = 1_024
-MOST_SEQUENCE_TOKENS = 2**24
 MOST_SEQUENCES = 10_000_000
 MOST_MICRO_BATCH = 4_096
 MOST_TOKENS = 1e18
 MOST_BYTES = 2**50
-LEAST_SECONDS = 1e-9
-MOST_SECONDS = 1e12
 # Bytes or operations a second: slower than a modem, faster than a whole site.
 LEAST_RATE = 1e3
 MOST_RATE = 1e21
-MOST_CONCURRENCY = 10_000_000
 LEAST_TOKENS_PER_SECOND = 1e-9
 MOST_TOKENS_PER_SECOND = 1e15
-# One in thirty years; more than any site answers.
-LEAST_REQUESTS_PER_SECOND = 1e-9
-MOST_REQUESTS_PER_SECOND = 1e9
 MOST_DOLLARS = 1e9
 MOST_NAME_CHARACTERS = 200
 MOST_PATH_CHARACTERS = 4_096
@@ -50,25 +50,34 @@ def _whole(value: Any) -> Any:
 # Behind the bounds of a field: in front of them it would hide them from the contract.
 _WHOLE = BeforeValidator(_whole)
 
-Degree = Annotated[int, Field(ge=1, le=MOST_GPUS), _WHOLE]
+
+def within(bounds: Range) -> Any:
+    """Return the annotations of a number in a range, for `Annotated[int, *...]`."""
+    if bounds.above is not None:
+        return (Field(gt=bounds.above, le=bounds.most),)
+    bounded = Field(ge=bounds.least, le=bounds.most)
+    return (bounded, _WHOLE) if bounds.is_whole else (bounded,)
+
+
+Degree = Annotated[int, *within(DEGREE)]
 GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE), _WHOLE]
-SequenceTokens = Annotated[int, Field(ge=1, le=MOST_SEQUENCE_TOKENS), _WHOLE]
+SequenceTokens = Annotated[int, *within(SEQUENCE_TOKENS)]
 Sequences = Annotated[int, Field(ge=1, le=MOST_SEQUENCES), _WHOLE]
 MicroBatch = Annotated[int, Field(ge=1, le=MOST_MICRO_BATCH), _WHOLE]
-Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENCY), _WHOLE]
+Concurrency = Annotated[int, *within(CONCURRENCY)]
 ByteCount = Annotated[int, Field(ge=0, le=MOST_BYTES), _WHOLE]
 PositiveByteCount = Annotated[int, Field(ge=1, le=MOST_BYTES), _WHOLE]
 Tokens = Annotated[float, Field(ge=1, le=MOST_TOKENS)]
-Seconds = Annotated[float, Field(ge=LEAST_SECONDS, le=MOST_SECONDS)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, *within(SECONDS)]
+Fraction = Annotated[float, *within(FRACTION)]
 Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
 TokensPerSecond = Annotated[float, Field(ge=LEAST_TOKENS_PER_SECOND, le=MOST_TOKENS_PER_SECOND)]
-RequestsPerSecond = Annotated[float, Field(ge=LEAST_REQUESTS_PER_SECOND, le=MOST_REQUESTS_PER_SECOND)]
+RequestsPerSecond = Annotated[float, *within(REQUESTS_PER_SECOND)]
 Dollars = Annotated[float, Field(ge=0, le=MOST_DOLLARS)]
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME_CHARACTERS)]
 Path = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARACTERS)]
 
 
 def whole(*, least: int, most: int) -> Any:
-    """Return the annotations of a whole number between two bounds, for `Annotated[int, *...]`."""
-    return (Field(ge=least, le=most), _WHOLE)
+    """Return the same of a whole number between two bounds."""
+    return within(Range(least=least, most=most))

@@ -6,17 +6,28 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planners.figures import counted, figure
-from planners.memory.profile import load_profile
-from service.persistence.records import Job, Page, PlanSummary
-from service.text.choices import choices_text, serving_choices_text
-from service.text.labels import recompute_text, serving_labels, training_labels
-from service.text.memory import memory_text, ranged, shares, spikes_text
-from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
+from plimsoll.planners.ground.figures import counted, figure
+from plimsoll.planners.ground.units import GIGA, SECONDS_PER_HOUR
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.persistence.records import Job, Page, PlanSummary
+from plimsoll.service.text.choices import choices_text, serving_choices_text
+from plimsoll.service.text.labels import recompute_text, serving_labels, training_labels
+from plimsoll.service.text.memory import memory_text, ranged, shares, spikes_text
+from plimsoll.service.text.tables import (
+    cell,
+    gib,
+    joined,
+    notes,
+    pairs,
+    printable,
+    seconds_text,
+    table,
+    titled,
+    wrapped,
+)
 
 # An availability of 99.995 % is not 100 %.
 AVAILABILITY_DIGITS = 5
-SECONDS_PER_HOUR = 3600
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 
 
@@ -347,7 +358,7 @@ def _quantity(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if name.endswith("bytes_per_second"):
-        return f"{figure(value / 1e9)} GB/s"
+        return f"{figure(value / GIGA)} GB/s"
     if name.endswith("bytes"):
         return f"{gib(value)} ({value:,} bytes)"
     if name.endswith("seconds"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.text.tables import gib, joined, notes, pairs, table, titled
+from plimsoll.planners.ground.units import GIGA, TERA
+from plimsoll.service.text.tables import gib, joined, notes, pairs, table, titled
 
 BILLION = 1e9
-GIGA, TERA = 1e9, 1e12
 
 
 def models_text(body: Mapping[str, Any]) -> str:

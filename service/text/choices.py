@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.figures import figure
-from service.text.tables import gib, seconds_text, table, titled, wrapped
+from plimsoll.planners.ground.figures import figure
+from plimsoll.service.text.tables import gib, seconds_text, table, titled, wrapped
 
 DOLLAR_DIGITS = 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from service.text.tables import gib, pairs, table, titled, wrapped
+from plimsoll.service.text.tables import gib, pairs, table, titled, wrapped
 
 
 def memory_text(memory: Mapping[str, Any]) -> str:

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from planners.figures import duration, figure
+from plimsoll.planners.ground.figures import duration, figure
+from plimsoll.planners.ground.units import GIB
 
 COLUMNS = 100
 CELL_DIGITS = 6
-GIB = 2**30
 INDENT = GAP = "  "
 
 _QUOTED = re.compile("`[^`]+`")

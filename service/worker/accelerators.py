@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from service.worker.accelerator_kinds import accelerator_kind
-from service.worker.tasks import Report
+from plimsoll.service.worker.accelerator_kinds import accelerator_kind
+from plimsoll.service.worker.tasks import Report
 
 CUDA_DRIVER = "libcuda.so.1"
 """What CUDA's runtime loads before it can ask for a device: it comes with the driver and with nothing else."""

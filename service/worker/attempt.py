@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import structlog
 
-from service.errors import DatabaseUnavailable, JobNotFound, Unstorable
-from service.persistence.jobs import JobStore
-from service.persistence.records import Attempt, FinalState, Job, Progress
-from service.queue import AttemptCrashed, HandedBack, pause
-from service.worker.child import ChildError, ChildLimits, ChildOutcome, ChildProgress, run_child
+from plimsoll.service.ground.errors import DatabaseUnavailable, JobNotFound, Unstorable
+from plimsoll.service.persistence.jobs import JobStore
+from plimsoll.service.persistence.records import Attempt, FinalState, Job, Progress
+from plimsoll.service.queue.engine import AttemptCrashed, HandedBack, pause
+from plimsoll.service.worker.child import ChildError, ChildLimits, ChildOutcome, ChildProgress, run_child
 
 REPORT_INTERVAL_SECONDS = 0.25
 """Progress is written four times a second at most."""

@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from planners.figures import duration
-from service.worker.child_main import (
+import plimsoll
+from plimsoll.planners.ground.figures import duration
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.worker.child_main import (
     LOG_LINES,
     MAX_RESULT_BYTES,
     MAX_TEXT_CHARACTERS,
@@ -42,7 +44,7 @@ MAX_LINE_BYTES = MAX_RESULT_BYTES + 4_096
 """A result and what is around it."""
 LOG_BYTES = 16 * 1024
 READ_BYTES = 2**16
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(plimsoll.__path__[0]).parent
 # A task has no business with any of these, which may hold passwords, and its environment shows in /proc.
 SECRET_VARIABLES = ("PLIMSOLL_DATABASE_URL", "PLIMSOLL_HUB_URL", "PLIMSOLL_TRACES_URL", "PLIMSOLL_API_KEY")
 
@@ -314,7 +316,7 @@ class _Child:
         return "crashed", "crashed", f"The task was ended by {name}.{killer}"
 
     def _memory_detail(self, said: str) -> str:
-        limit = f"The task may use {self._limits.memory_bytes / 2**30:.2f} GiB of host memory."
+        limit = f"The task may use {self._limits.memory_bytes / GIB:.2f} GiB of host memory."
         return f"{said[:MAX_TEXT_CHARACTERS]} {limit}"
 
 
@@ -337,7 +339,7 @@ def _start(
         stdin.write(json.dumps(request).encode())
         stdin.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-m", "service.worker.child_main", target, limits_json],
+            [sys.executable, "-m", "plimsoll.service.worker.child_main", target, limits_json],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

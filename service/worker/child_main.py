@@ -1,4 +1,4 @@
-"""The child process that does one job: `python -m service.worker.child_main TARGET LIMITS`.
+"""The child process that does one job: `python -m plimsoll.service.worker.child_main TARGET LIMITS`.
 
 TARGET is a task's "module:function", LIMITS the JSON of `ChildLimits`. The
 request comes as JSON on stdin; JSON lines leave on stdout, any number of
@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from service.processes import die_with_parent
-from service.worker.tasks import load_task
+from plimsoll.service.running.processes import die_with_parent
+from plimsoll.service.worker.tasks import load_task
 
 MAX_RESULT_BYTES = 16 * 2**20
 """A larger result is a file's business, not a row's."""
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _log_unforeseen(error: Exception) -> None:
     """Print the trace of an error, unless it is a refusal, of which the detail says everything."""
-    from planners.errors import PlimsollError
+    from plimsoll.planners.ground.errors import PlimsollError
 
     if not isinstance(error, PlimsollError):
         import traceback
@@ -132,7 +132,7 @@ class InvalidResult(ValueError):
 
 def described_error(error: Exception) -> dict[str, str]:
     """Return the code and the detail of what a task raised."""
-    from planners.errors import PlimsollError
+    from plimsoll.planners.ground.errors import PlimsollError
 
     if isinstance(error, (PlimsollError, InvalidResult)):
         return {"code": error.code, "detail": clean_text(str(error))}

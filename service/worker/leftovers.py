@@ -11,10 +11,10 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from planners.errors import PlimsollError
-from service.allowed_paths import allowed_path
-from service.persistence.records import Job
-from service.worker.quantization.output_folder import discard_partial
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.persistence.records import Job
+from plimsoll.service.worker.quantization.output_folder import discard_partial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,21 +18,21 @@ import psycopg
 import structlog
 from procrastinate.exceptions import ConnectorException
 
-from service.errors import DatabaseUnavailable, JobNotFound
-from service.heartbeats import Heartbeats
-from service.logging import configure_logging
-from service.persistence.database import Database
-from service.persistence.jobs import JobStore
-from service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
-from service.restarts import Restarts
-from service.retention import Retention
-from service.settings import PREFIX, Settings
-from service.tracing import Tracer, tracer_to
-from service.worker.attempt import AttemptRunner
-from service.worker.child import ChildLimits, run_child
-from service.worker.leftovers import Leftovers
-from service.worker.proofs import ProofRecord
-from service.worker.tasks import LIST_ACCELERATORS, TASKS
+from plimsoll.service.ground.errors import DatabaseUnavailable, JobNotFound
+from plimsoll.service.ground.settings import PREFIX, Settings
+from plimsoll.service.observability.logging import configure_logging
+from plimsoll.service.observability.tracing import Tracer, tracer_to
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.jobs import JobStore
+from plimsoll.service.queue.engine import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from plimsoll.service.queue.heartbeats import Heartbeats
+from plimsoll.service.queue.retention import Retention
+from plimsoll.service.running.restarts import Restarts
+from plimsoll.service.worker.attempt import AttemptRunner
+from plimsoll.service.worker.child import ChildLimits, run_child
+from plimsoll.service.worker.leftovers import Leftovers
+from plimsoll.service.worker.proofs import ProofRecord
+from plimsoll.service.worker.tasks import LIST_ACCELERATORS, TASKS
 
 DETECTION_TIMEOUT_SECONDS = 120.0
 """Loading torch takes seconds, and a minute or more from a slow disk."""

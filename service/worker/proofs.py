@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
-from service.errors import PlanNotFound
-from service.persistence.database import Database
-from service.persistence.records import Job, NewMeasurement, StoredPlan
+from plimsoll.service.ground.errors import PlanNotFound
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import Job, NewMeasurement, StoredPlan
 
 log = structlog.get_logger(__name__)
 

@@ -21,12 +21,12 @@ Report: TypeAlias = Callable[[int, int, str, str], None]
 TaskFunction: TypeAlias = Callable[[Mapping[str, Any], Report], dict[str, Any]]
 
 TASKS: Mapping[str, str] = {
-    "quantize": "service.worker.quantization.task:run",
-    "validate": "service.worker.dry_run.task:run",
+    "quantize": "plimsoll.service.worker.quantization.task:run",
+    "validate": "plimsoll.service.worker.dry_run.task:run",
 }
 """Kind of job -> "module:function"."""
 
-LIST_ACCELERATORS = "service.worker.accelerators:run"
+LIST_ACCELERATORS = "plimsoll.service.worker.accelerators:run"
 """The task by which a worker learns what accelerators it has; no job's kind."""
 
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.app import create_app
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 
 
 @pytest.fixture(scope="module")

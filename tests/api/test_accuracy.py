@@ -9,11 +9,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.app import create_app
-from service.measurements.accuracy_points import CSV_COLUMNS
-from service.persistence.database import Database
-from service.persistence.paging import LARGEST_PAGE
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.measurements.accuracy_points import CSV_COLUMNS
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.paging import LARGEST_PAGE
 from tests.api.questions import infer, train
 from tests.service.persistence.factories import a_measurement, a_plan
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.errors import MOST_FIELD_ERRORS
-from api.strict_json import MOST_JSON_ENTRIES, MOST_MEMBERS
+from plimsoll.api.errors import MOST_FIELD_ERRORS
+from plimsoll.api.strict_json import MOST_JSON_ENTRIES, MOST_MEMBERS
 from tests.api.questions import TINY_CONFIG, infer, train
 
 JSON = {"content-type": "application/json"}

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api import examples
+from plimsoll.api import examples
 from tests.api.questions import infer, train
 
 PATH = "/hardware/a100-sxm-80gb/calibration"

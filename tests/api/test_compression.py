@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from api.compression import accepts_gzip
+from plimsoll.api.compression import accepts_gzip
 
 
 @pytest.mark.parametrize(

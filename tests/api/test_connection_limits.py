@@ -7,7 +7,7 @@ from ipaddress import ip_network
 
 from structlog.testing import capture_logs
 
-from api.connection_limits import LOGGED_EVERY_SECONDS, ConnectionLimits
+from plimsoll.api.connection_limits import LOGGED_EVERY_SECONDS, ConnectionLimits
 
 
 class Connection:
@@ -76,7 +76,7 @@ def test_the_soft_limit_of_files_is_raised_to_the_hard_one():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, %d)); "
-        "from api.connection_limits import raise_file_limit; "
+        "from plimsoll.api.connection_limits import raise_file_limit; "
         "print(raise_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run([sys.executable, "-c", program % hard], capture_output=True, text=True, check=True)

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import uvicorn
 
-from api.connections import MOST_DROPPED_BYTES, MOST_HEAD_BYTES
-from api.main import server_config
-from service.settings import Settings
+from plimsoll.api.connections import MOST_DROPPED_BYTES, MOST_HEAD_BYTES
+from plimsoll.api.main import server_config
+from plimsoll.service.ground.settings import Settings
 
 START_SECONDS = 30
 # Long enough that a whole request gets through on a busy machine, short enough to be waited for.

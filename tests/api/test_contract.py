@@ -11,9 +11,9 @@ import yaml
 from fastapi import FastAPI
 from openapi_spec_validator import validate
 
-from api.app import create_app
-from api.openapi import OPENAPI_FILE, openapi_yaml
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.api.openapi import OPENAPI_FILE, openapi_yaml
+from plimsoll.service.ground.settings import Settings
 from tests.api.questions import train
 
 CONTRACT: dict[str, Any] = create_app(Settings()).openapi()

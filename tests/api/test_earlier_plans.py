@@ -7,9 +7,9 @@ from dataclasses import fields
 import httpx
 import pytest
 
-from service.persistence.database import Database
-from service.persistence.records import StoredPlan
-from service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import StoredPlan
+from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
 from tests.service.plans.earlier_versions import EARLIER
 
 NAMES = [name for name, _ in EARLIER]

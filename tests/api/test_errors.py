@@ -11,24 +11,23 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-import planners
-import service
-from api.errors import STATUS_OF_CODE, errors_reference, problem_of
-from planners.errors import InvalidQuestion, PlimsollError, UnknownModel
-from service.errors import QueueFull
+from plimsoll import planners, service
+from plimsoll.api.errors import STATUS_OF_CODE, errors_reference, problem_of
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError, UnknownModel
+from plimsoll.service.ground.errors import QueueFull
 
 
 def every_error() -> Iterator[type[PlimsollError]]:
     # The worker's modules need torch, and their errors become a job's, never a response.
     for package in (planners, service):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith("service.worker"):
+            if not module.name.startswith("plimsoll.service.worker"):
                 importlib.import_module(module.name)
     waiting = [PlimsollError]
     while waiting:
         error = waiting.pop()
         waiting.extend(error.__subclasses__())
-        if not error.__module__.startswith(("service.worker", "tests.")):
+        if not error.__module__.startswith(("plimsoll.service.worker", "tests.")):
             yield error
 
 

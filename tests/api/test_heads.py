@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.contract import EVENTS_PATH
-from api.heads import Heads
+from plimsoll.api.contract import EVENTS_PATH
+from plimsoll.api.heads import Heads
 from tests.api.questions import train
 
 

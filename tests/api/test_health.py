@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.app import create_app
-from service.settings import Settings
-from service.starting import CannotStart
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.running.starting import CannotStart
 from tests.api.questions import train
 
 

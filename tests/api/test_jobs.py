@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service.persistence.records import Progress
+from plimsoll.service.persistence.records import Progress
 from tests.api.questions import train
 
 QUANTIZE: dict[str, Any] = {"model": "llama-3.2-1b", "scheme": "nf4", "double_quantization": True}

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from api.main import ACCEPTED_A_TURN, LongLivedServer
+from plimsoll.api.main import ACCEPTED_A_TURN, LongLivedServer
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 import structlog
 
-from api.app import create_app
-from api.middleware import LARGE_BODY_BYTES, AnswerHeaders, BodyLimit, TimeLimit
-from service.errors import TryLater
-from service.persistence.addresses import libpq_url
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.api.middleware import LARGE_BODY_BYTES, AnswerHeaders, BodyLimit, TimeLimit
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import TryLater
+from plimsoll.service.ground.settings import Settings
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/plans", "/nowhere", "/", "/plans?x=1"])

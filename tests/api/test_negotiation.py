@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from api.negotiation import wants_text
+from plimsoll.api.negotiation import wants_text
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from api.app import create_app
-from api.pages.assets import assets
-from service.requests.jobs import QuantizeRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.api.pages.assets import assets
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 PAGES = ("/", "/ui", "/ui/train", "/ui/serve", "/ui/plans", "/ui/jobs", "/ui/compare", "/ui/accuracy", "/docs")
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.text.tables import COLUMNS
+from plimsoll.service.text.tables import COLUMNS
 from tests.api.questions import TINY_CONFIG, infer, train
 
 # 70B in bf16 mixed needs 16 bytes a parameter, over a terabyte: never on one card.

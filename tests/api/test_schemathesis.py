@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from api.app import create_app
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 
 # The whole takes under a minute on two cores; `schemathesis run` with more finds more.
 EXAMPLES_A_ROUTE = 5

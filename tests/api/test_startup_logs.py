@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from plimsoll.planners.ground.units import GIB
 from tests.api.questions import infer, train
 
-GIB = 2**30
 START = {
     "max_model_len": 8192, "engine_version": "0.19", "gpu_memory_utilization": 0.95, "max_num_batched_tokens": 8192,
     "max_num_seqs": 1024, "input_tokens": 512, "output_tokens": 512,

@@ -14,8 +14,8 @@ import httpx
 import pytest
 import uvicorn
 
-from api.main import server_config
-from service.settings import Settings
+from plimsoll.api.main import server_config
+from plimsoll.service.ground.settings import Settings
 
 START_SECONDS = 30
 OPENSSL = shutil.which("openssl")

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cli.main import app
+from plimsoll.cli.main import app
 from tests.service.admission.reviews import a_container, an_object
 
 SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.artifact_files import list_artifacts, safe_file_name, write_artifacts
-from cli.asking import NoAnswer
+from plimsoll.cli.artifact_files import list_artifacts, safe_file_name, write_artifacts
+from plimsoll.cli.asking import NoAnswer
 
 ARTIFACTS = {"torchrun": "torchrun train.py", "deepspeed": {"zero": 3}, "job.yaml": "kind: Job\n"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.calibrate import report_text, run_calibrate
+from plimsoll.cli.calibrate import report_text, run_calibrate
 
 REPORT = {
     "gpu": "h100-sxm-80gb",

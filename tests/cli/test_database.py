@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from plimsoll.cli.main import app
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import EXAMPLE_ASSIGNMENTS, app
-from cli.request_options import HARDWARE_PANEL, JOB_PANEL, LAYOUT_PANEL
+from plimsoll.cli.main import EXAMPLE_ASSIGNMENTS, app
+from plimsoll.cli.request_options import HARDWARE_PANEL, JOB_PANEL, LAYOUT_PANEL
 
 
 def shown(*arguments: str) -> str:

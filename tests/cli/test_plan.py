@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from plimsoll.cli.main import app
 from tests.cli.requests_on_disk import model_file, request_file
 
 ONE_GPU = ("--gpu", "h100-sxm-80gb", "--gpus", "1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from plimsoll.cli.main import app
 from tests.cli.requests_on_disk import model_file
 from tests.service.worker.quantization.small_llama import write_checkpoint
 

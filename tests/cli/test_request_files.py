@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.request_files import (
+from plimsoll.cli.request_files import (
     UnreadableRequest,
     merged,
     model_reference,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cli.infer_options import INFER
-from cli.options import RequestOption
-from cli.quantize_options import QUANTIZE
-from cli.request_options import choices
-from cli.train_options import TRAIN
-from service.requests.jobs import QuantizeRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.cli.infer_options import INFER
+from plimsoll.cli.options import RequestOption
+from plimsoll.cli.quantize_options import QUANTIZE
+from plimsoll.cli.request_options import choices
+from plimsoll.cli.train_options import TRAIN
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 # Lists, objects within objects, and figures by the dozen: a file holds them better than a command line.
 BY_FILE = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from plimsoll.cli.main import app
 from tests.cli.requests_on_disk import request_file
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from api.auth.forwarded import caller_behind
-from api.auth.led_here import OwnHosts
-from service.settings import PREFIX, Settings
+from plimsoll.api.auth.forwarded import caller_behind
+from plimsoll.api.auth.led_here import OwnHosts
+from plimsoll.service.ground.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from service.settings import PREFIX, Settings
+from plimsoll.service.ground.settings import PREFIX, Settings
 from tests.deploy.test_kubernetes import named
-from tests.service.artifacts.published_schemas import check_kubernetes
+from tests.service.launch.published_schemas import check_kubernetes
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes" / "components" / "config-maps"
 COMPONENT = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())

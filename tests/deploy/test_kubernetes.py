@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from service.admission.kinds import JUDGED_OWNERS, READ_KINDS
-from service.admission.policy import read_policies
-from service.settings import PREFIX, Settings
-from tests.service.artifacts.published_schemas import check_kubernetes
+from plimsoll.service.admission.kinds import JUDGED_OWNERS, READ_KINDS
+from plimsoll.service.admission.policy import read_policies
+from plimsoll.service.ground.settings import PREFIX, Settings
+from tests.service.launch.published_schemas import check_kubernetes
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from cel_expr_python import cel
 
-from service.admission.kinds import READ_KINDS
-from service.admission.review import read_review
+from plimsoll.service.admission.kinds import READ_KINDS
+from plimsoll.service.admission.review import read_review
 from tests.api.admission_cases import body_of, cases
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 from tests.service.admission.test_judge import service

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.child import PROJECT_ROOT
 from tests.docs.commands import NOT_RUN, RUN_LANGUAGE, blocks, pages, script
 
 LONGEST_SECONDS = 600
@@ -25,7 +25,7 @@ NAMES = [str(page.relative_to(PROJECT_ROOT)) for page in pages()]
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with this checkout's `plimsoll` and `python3`."""
     folder = tmp_path_factory.mktemp("bin")
-    for name, arguments in (("plimsoll", "-m cli.main "), ("python3", "")):
+    for name, arguments in (("plimsoll", "-m plimsoll.cli.main "), ("python3", "")):
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments}"$@"\n')
         program.chmod(0o755)

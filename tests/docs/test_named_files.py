@@ -25,5 +25,5 @@ def test_what_a_page_names_is_there(page: Path):
 
 def test_a_file_that_is_not_there_is_found(tmp_path: Path):
     page = tmp_path / "page.md"
-    page.write_text("`planners/ghost.py`, `planners/memory/profiles/<name>.toml` and `service/`")
+    page.write_text("`planners/ghost.py`, `planners/stacks/<name>/stack.toml` and `service/`")
     assert missing(page) == ["planners/ghost.py"]

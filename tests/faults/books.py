@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from service.persistence.addresses import libpq_url
-from service.persistence.records import FINAL_STATES
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.records import FINAL_STATES
 from tests.faults.client import Accepted
 from tests.faults.tasks import expected_code
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.faults.processes import Parts
 
 

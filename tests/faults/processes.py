@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.load.server import free_port
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.child import PROJECT_ROOT
 
 # A busy machine of two cores may take a minute to start a process.
 PATIENCE_SECONDS = 240.0
@@ -71,7 +71,7 @@ class Parts:
     def api(self, *, url: str | None = None, **settings: object) -> Part:
         """Return an API that answers; `port` is in its variables."""
         given = {"port": free_port(), **settings}
-        return self._started([sys.executable, "-m", "api"], url, given)
+        return self._started([sys.executable, "-m", "plimsoll.api"], url, given)
 
     def worker(
         self,

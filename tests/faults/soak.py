@@ -23,22 +23,19 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load.server import free_port
-from service.postgres.embedded import running_server_url
-from service.settings import Settings
-from service.supervisor import API, WORKER, Child, Supervisor
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.running.postgres.embedded import running_server_url
+from plimsoll.service.running.supervisor import API, Child, Supervisor
+from plimsoll.service.worker.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import PATIENCE_SECONDS, answers_ready, wait_for
 
 WORKERS = 2
 CLIENTS = 4
-STAND_IN = "tests.faults.worker:quantize"
+STAND_IN = ("tests.faults.worker", "quantize", "1")
 # A process of the service is found among the supervisor's children by this part of its command line.
-CHILDREN = {"api": API, "worker": STAND_IN, "postgres": "postgres"}
-KEEPER = " keeper"
-# The copies, which work, and the keepers, which bring them back.
-PARTS = ("api", "worker", "postgres", f"api{KEEPER}", f"worker{KEEPER}")
+PARTS = {"api": " ".join(API), "worker": " ".join(STAND_IN), "postgres": "postgres"}
 STOP_SECONDS = 240.0
 # What is still to be done once the last job was sent.
 QUEUE_LIMIT = 100
@@ -72,7 +69,7 @@ class _SoakSupervisor(Supervisor):
 
     def _planned_children(self, url: str) -> list[Child]:
         api, *workers = super()._planned_children(url)
-        command = [STAND_IN if word == WORKER else word for word in workers[0].command]
+        command = [sys.executable, "-m", *STAND_IN]
         return [api, *(Child(name=worker.name, command=command, environment=worker.environment) for worker in workers)]
 
 
@@ -140,27 +137,19 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
 def _victims(dice: random.Random) -> Iterator[str]:
     """Yield what to kill, in rounds of any order: a short run kills one of each, too."""
     while True:
-        yield from dice.sample(PARTS, len(PARTS))
+        yield from dice.sample(sorted(PARTS), len(PARTS))
 
 
 def _kill(supervisor: psutil.Process, part: str) -> bool:
     """Kill one of the processes with -9, and return whether there was one."""
     # Whatever is on its way to become one of them may be gone by now.
     with suppress(psutil.NoSuchProcess):
-        found = _found(supervisor, part)
+        found = next((child for child in supervisor.children() if _is(child, PARTS[part])), None)
         if found is None:
             return False
         found.kill()
         wait_for(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
     return True
-
-
-def _found(supervisor: psutil.Process, part: str) -> psutil.Process | None:
-    words = CHILDREN[part.removesuffix(KEEPER)]
-    child = next((child for child in supervisor.children() if _is(child, words)), None)
-    if child is None or part == "postgres" or part.endswith(KEEPER):
-        return child
-    return next(iter(child.children()), None)
 
 
 def _is(process: psutil.Process, words: str) -> bool:

@@ -14,11 +14,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import NewJob
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import NewJob
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.faults.books import is_settled, settle
 from tests.faults.client import Accepted
 from tests.faults.clock import CANNOT_MOVE_CLOCKS, MovedClock, moved_clock

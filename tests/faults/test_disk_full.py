@@ -17,9 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from service.persistence.addresses import libpq_url
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.faults.books import is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import Parts, address, is_ready, wait_for

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import httpx
 import pytest
 
-from api.connections import MOST_HEAD_BYTES
+from plimsoll.api.connections import MOST_HEAD_BYTES
 from tests.faults.client import TINY_MODEL
 from tests.faults.processes import PATIENCE_SECONDS, Part, Parts, address, is_ready, wait_for
 

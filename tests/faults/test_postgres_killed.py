@@ -9,10 +9,10 @@ import time
 import psycopg
 import pytest
 
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import NewJob
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import NewJob
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.faults.books import is_settled, settle
 from tests.faults.client import Accepted
 from tests.faults.load import loaded

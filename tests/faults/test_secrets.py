@@ -8,9 +8,9 @@ import signal
 import httpx
 from sqlalchemy.engine import make_url
 
-from service.keys import NewKey, make_key
-from service.persistence.database import Database
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.access.keys import NewKey, make_key
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.faults.client import TINY_MODEL
 from tests.faults.processes import PATIENCE_SECONDS, Part, Parts, address, is_ready, wait_for
 

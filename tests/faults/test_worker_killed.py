@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import Job, NewJob
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import Job, NewJob
 from tests.faults.books import is_settled, settle
 from tests.faults.client import Accepted
 from tests.faults.processes import Parts, wait_for

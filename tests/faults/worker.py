@@ -1,21 +1,17 @@
-"""Workers whose quantizations are stand-ins: `python -m tests.faults.worker TASK CONCURRENCY`, and a kept one."""
+"""A worker whose quantizations are stand-ins: `python -m tests.faults.worker TASK CONCURRENCY`."""
 
 from __future__ import annotations
 
 import sys
 
-from service.settings import Settings
-from service.worker.main import run_worker
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.worker.main import run_worker
 
 
-def quantize(settings: Settings) -> None:
-    """Run a worker of one job at a time, as `service.kept_process` starts it."""
-    _run(settings, "quantize", 1)
-
-
-def _run(settings: Settings, task: str, concurrency: int) -> None:
-    run_worker(settings, ["cpu"], concurrency, tasks={"quantize": f"tests.faults.tasks:{task}"})
+def main() -> None:
+    task, concurrency = sys.argv[1], int(sys.argv[2])
+    run_worker(Settings(), ["cpu"], concurrency, tasks={"quantize": f"tests.faults.tasks:{task}"})
 
 
 if __name__ == "__main__":
-    _run(Settings(), sys.argv[1], int(sys.argv[2]))
+    main()

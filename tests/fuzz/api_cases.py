@@ -24,9 +24,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from api.app import create_app
 from benchmarks.load.server import running_api
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 
 # 501 is an answer here, and declared; names and sizes that no schema can know are refused with 422;
 # and what is wrong as a whole number (1.0) is right to this service.

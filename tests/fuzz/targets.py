@@ -20,24 +20,24 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from api.strict_json import MalformedBody, strict_json
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.huggingface.registry import READERS
-from service.admission.annotations import PLAN, PLAN_ID
-from service.admission.judge import AdmissionService
-from service.admission.object_parts import ObjectNotRead
-from service.admission.policy import Policies
-from service.admission.review import InvalidReview, answered, read_review
-from service.admission.shell import MOST_COMMANDS, programs
-from service.admission.sizing import Sizer
-from service.catalogue_pages import CataloguePages
-from service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
-from service.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
-from service.models.resolving import ModelResolver
-from service.requests.models import DescribeRequest
-from service.settings import Settings
-from service.untrusted_files import UnusableFile
+from plimsoll.api.strict_json import MalformedBody, strict_json
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import known_model_types
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import InvalidReview, answered, read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.catalogue.pages import CataloguePages
+from plimsoll.service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.ground.untrusted_files import UnusableFile
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.requests.models import DescribeRequest
+from plimsoll.service.workloads.commands.shell import MOST_COMMANDS, programs
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from tests.fuzz.strategies import spoiled, values
 from tests.service.admission.reviews import KINDS, a_container, a_plain_container, a_review, an_object
 
@@ -68,7 +68,7 @@ def _config_of_any_family(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a real model's config, at times under the name of another family."""
     config = draw(st.sampled_from(_configs()))
     if draw(st.integers(0, 3)) == 0:
-        config = {**config, "model_type": draw(st.sampled_from(sorted(READERS)))}
+        config = {**config, "model_type": draw(st.sampled_from(known_model_types()))}
     return config
 
 
@@ -291,7 +291,7 @@ _logs = st.lists(st.sampled_from(_LOG_LINES) | st.text(max_size=60), max_size=20
 
 def check_log(text: str) -> None:
     """Read a log: its figures, or that it is none that can be read."""
-    from planners.serving.startup_log import read_startup_log
+    from plimsoll.planners.serving.startup_log import read_startup_log
 
     with suppress(PlimsollError):
         read_startup_log(text)
@@ -303,5 +303,5 @@ TARGETS: Mapping[str, Target] = {
     "admission": Target(examples=_reviews(), check=check_admission),
     "shell": Target(examples=st.lists(st.sampled_from(_SHELL) | st.text(max_size=6)).map("".join), check=check_shell),
     "json": Target(examples=_bodies, check=check_json),
-    **({"log": Target(examples=_logs, check=check_log)} if find_spec("planners.serving.startup_log") else {}),
+    **({"log": Target(examples=_logs, check=check_log)} if find_spec("plimsoll.planners.serving.startup_log") else {}),
 }

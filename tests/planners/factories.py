@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.architecture import ModelSpec
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 
 LLAMA_3_8B = {
     "model_type": "llama",

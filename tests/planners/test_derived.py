@@ -3,9 +3,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from planners.derived import UNEXPECTED, Derived
-from planners.errors import ImpossibleLayout, PlanningStopped
-from planners.plans import Omitted
+from plimsoll.planners.derived import UNEXPECTED, Derived
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
+from plimsoll.planners.plans import Omitted
 
 
 def test_what_can_be_worked_out_is_told_and_nothing_is_left_out():
@@ -26,7 +26,7 @@ def test_a_refusal_leaves_its_part_out_in_its_own_words():
 
 def test_a_bug_leaves_its_part_out_and_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture):
     derived = Derived()
-    with caplog.at_level(logging.ERROR, "planners.derived"):
+    with caplog.at_level(logging.ERROR, "plimsoll.planners.derived"):
         assert derived.part("plan.sharding.weights", lambda: 1 // 0, otherwise=None) is None
     assert derived.omitted == (Omitted(part="plan.sharding.weights", reason=UNEXPECTED),)
     (record,) = caplog.records

@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.errors import InvalidQuestion, UnknownName
-from planners.formats import FORMATS, STORAGE_SCHEMES, bytes_per_parameter, number_format, storage_scheme, tensor_bytes
+from plimsoll.planners.formats import (
+    FORMATS,
+    STORAGE_SCHEMES,
+    bytes_per_parameter,
+    number_format,
+    storage_scheme,
+    tensor_bytes,
+)
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.ground.units import GIB
 
-GIB = 2**30
 NESTING = ("nf4", "fp4")
 
 

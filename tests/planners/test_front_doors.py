@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.inference import plan_serving
-from planners.training import plan_training
-from service.gpus import resolve_fleet
-from service.models.resolving import ModelResolver
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.training.planning import plan_training
+from plimsoll.service.catalogue.gpus import resolve_fleet
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 MODELS = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "openai-community/gpt2")
 GPUS = ("h100-sxm-80gb", "a100-sxm-40gb", "l4-24gb", "mi300x-192gb")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import pytest
 
-from planners import resilience
-from planners.formats import tensor_bytes
-from planners.memory.activations import kept_bytes
-from planners.memory.profile import load_profile
-from planners.timing.communication import communication_of
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import train_flops_per_token
-from planners.training import plan_training
+from plimsoll.planners.formats import tensor_bytes
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.communication import communication_of
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import train_flops_per_token
+from plimsoll.planners.training import resilience
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import LLAMA_3_70B, LLAMA_7B, gpt, hardware, llama, question
 from tests.planners.training_cases import job, memory, one_layout
 
 GB = 1e9
-GIB = 2**30
 
 
 def states_gb(parameters: float, *, precision: str = "bf16-mixed", ranks: int = 1, zero_stage: int = 0) -> float:

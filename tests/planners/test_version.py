@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from planners import PLANNER_VERSION
-from planners.version import _files_digest, planner_version
+from plimsoll.planners import PLANNER_VERSION
+from plimsoll.planners.version import _files_digest, planner_version
 
 
 def test_a_version_is_the_release_and_a_digest():

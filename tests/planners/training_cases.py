@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.layout.candidates import Candidates, candidates_from_rows
-from planners.memory.job import Job, training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
-from planners.plans import Memory, Step
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import step_of
+from plimsoll.planners.jobs.job import Job, training_job
+from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.plans import Memory, Step
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_of
 from tests.planners.factories import question
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from service.admission.judge import AdmissionService
-from service.admission.policy import Policies
-from service.admission.review import Answer, read_review
-from service.admission.sizing import Sizer
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import Answer, read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
 from tests.properties.laws import law
 from tests.service.admission.reviews import a_container, a_review, an_object
 

@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.huggingface import describe_config
-from planners.layout.candidates import FULL
-from planners.memory.profile import load_profile, profile_names
-from planners.plans import MemoryMoment
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.layouts.candidates import FULL
+from plimsoll.planners.plans import MemoryMoment
+from plimsoll.planners.stacks.profile import load_profile, stack_names
 from tests.planners.training_cases import memory
 from tests.properties.laws import law
 
@@ -29,7 +29,7 @@ def _models() -> list[ModelSpec]:
 
 @st.composite
 def _jobs(draw: st.DrawFn) -> dict[str, Any]:
-    framework = draw(st.sampled_from(profile_names()))
+    framework = draw(st.sampled_from(stack_names()))
     can = load_profile(framework).can
     layout = {
         "data_parallel": draw(st.sampled_from([1, 2, 3, 8, 24])),

@@ -1,7 +1,7 @@
 """Laws of serving plans: what is left open is never answered worse than what is fixed, and no answer breaks off.
 
 Two things are never chosen for a client who does not name them: decode context parallelism, whose time is not known,
-and in a range of more than 64 GPUs the odd numbers of stages and attention ranks (`planners/serving/search.py`).
+and in a range of more than 64 GPUs the odd numbers of stages and attention ranks (`planners/serving/search/search.py`).
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any, NoReturn, TypeVar
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.derived import Derived
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.hardware import GpuCount
-from planners.inference import plan_serving
-from planners.layout.bases import divisors
-from planners.plans import Omitted
-from planners.questions import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.plans import Omitted
+from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
     ServiceLevel,
     ServingLayoutRequest,
     ServingQuestion,
 )
-from planners.serving.answer import ServingAnswer
-from planners.serving.candidates import Candidate
-from planners.serving.search import search_fleet
-from service.gpus import resolve_hardware
-from service.models.resolving import ModelResolver
-from service.requests.hardware import OneHardware
-from service.settings import Settings
+from plimsoll.planners.search.bases import divisors
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.search.search import search_fleet
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.requests.hardware import OneHardware
 from tests.properties.laws import law
 
 CATALOGUE = catalogue()
@@ -259,7 +259,7 @@ def test_formats_and_limits_to_choose_from_are_never_answered_worse_than_one_of_
 ):
     allowed = AllowedChoices(
         weights=("bf16", "fp8", "int8", "int4"),
-        kv_caches=("bf16", "fp8"),
+        kv_cache=("bf16", "fp8"),
         max_num_batched_tokens=(2_048, 8_192),
         max_num_seqs=(16, 256),
     )

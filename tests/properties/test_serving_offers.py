@@ -10,16 +10,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.stopping import never
-from service.measurements.learning import NOTHING_LEARNED
-from service.models.resolving import ModelResolver
-from service.plans.answers import InferPlanBody
-from service.plans.making import infer_answer
-from service.plans.questions import QuestionResolver
-from service.requests.serving import InferRequest
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.stopping import never
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.plans.answers import InferPlanBody
+from plimsoll.service.plans.learned_starts import NOTHING_LEARNED
+from plimsoll.service.plans.making import infer_answer
+from plimsoll.service.plans.questions import QuestionResolver
+from plimsoll.service.requests.serving import InferRequest
 from tests.properties.laws import law
 
 CATALOGUE = catalogue()

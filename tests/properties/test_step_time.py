@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import LayoutRequest, Recompute, TrainingQuestion
-from planners.training import plan_without_advice
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.properties.laws import law
 
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-2-2b", "openai-community/gpt2-xl")

@@ -17,20 +17,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.derived import UNEXPECTED, Derived
-from planners.errors import ImpossibleLayout, PlimsollError
-from planners.hardware import GpuCount
-from planners.huggingface import describe_config
-from planners.memory.profile import profile_names
-from planners.plans import Alternative, Omitted
-from planners.questions import LayoutRequest, Lora, NamedLayout, Resilience, TrainingQuestion
-from planners.training import best_layout, plan_training, plan_without_advice
-from service.artifacts.training import training_artifacts
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.derived import UNEXPECTED, Derived
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.plans import Alternative, Omitted
+from plimsoll.planners.questions import LayoutRequest, Lora, NamedLayout, Resilience, TrainingQuestion
+from plimsoll.planners.stacks.profile import stack_names
+from plimsoll.planners.training.planning import best_layout, plan_training, plan_without_advice
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.planners.factories import question, small_llama, small_mixtral
 from tests.properties.laws import law
-from tests.service.artifacts.training.launches import launch
+from tests.service.stacks.launches import launch
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def divisors(number: int) -> list[int]:
 def trainings(draw: st.DrawFn) -> TrainingQuestion:
     """Draw a job of any model, stack and method on any number of GPUs, with nothing of its layout fixed."""
     method = draw(st.sampled_from(("full", "full", "lora", "qlora")))
-    stacks = ("any", *profile_names()) if method == "full" else STACKS_WITH_ADAPTERS
+    stacks = ("any", *stack_names()) if method == "full" else STACKS_WITH_ADAPTERS
     return question(
         model=described(draw(st.sampled_from([entry.id for entry in catalogue().models]))),
         gpus=draw(st.sampled_from(GPU_COUNTS)),

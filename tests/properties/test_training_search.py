@@ -12,19 +12,19 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.catalogue.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.layout.able import jobs_of, problems
-from planners.layout.fixed import check_fixed
-from planners.layout.search import Found, search
-from planners.memory.peak import FITS, UNSURE
-from planners.memory.profile import load_profile
-from planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.memory.peak import FITS, UNSURE
+from plimsoll.planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.search.able import jobs_of, problems
+from plimsoll.planners.search.search import Found, search
+from plimsoll.planners.search.violations import check_fixed
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question
 from tests.properties.laws import law
 from tests.properties.trainings import STACKS, described, fixed, on, questions
 
-# The simpler of near equals may take a hundredth longer (`planners/layout/ranking.py`).
+# The simpler of near equals may take a hundredth longer (`planners/search/ranking.py`).
 NEAR_EQUAL = 1.01
 ROUNDING = 1.0 + 1e-9
 

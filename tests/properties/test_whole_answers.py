@@ -17,12 +17,12 @@ import yaml
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cli.asking import NoAnswer
-from cli.local import Local
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.memory.profile import profile_names
-from service.text.answers import plan_text
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.local import Local
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.stacks.profile import stack_names
+from plimsoll.service.text.answers import plan_text
 from tests.properties.laws import law
 
 LOCAL = Local()
@@ -60,7 +60,7 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
             "tokens": draw(st.sampled_from((None, 10_000_000_000))),
         },
         "objective": draw(st.sampled_from(("throughput", "cost", "fewest_gpus"))),
-        "framework": draw(st.sampled_from(("any", "any", *profile_names()))),
+        "framework": draw(st.sampled_from(("any", "any", *stack_names()))),
         "compare": draw(st.sampled_from(([], [{"tensor_parallel": 2}], [{"zero_stage": 3, "offload": "optimizer"}]))),
     }
 

@@ -9,23 +9,23 @@ from math import gcd
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.layout.able import problems
-from planners.layout.bases import divisors
-from planners.memory.profile import Profile, load_profile, profile_names
-from planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
-from planners.training import check_question
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
+from plimsoll.planners.search.able import problems
+from plimsoll.planners.search.bases import divisors
+from plimsoll.planners.stacks.profile import Profile, load_profile, stack_names
+from plimsoll.planners.training.planning import check_question
 
 GPUS = ("h100-sxm-80gb", "a100-sxm-40gb", "rtx-4090-24gb", "h200-sxm-141gb")
 COUNTS = (1, 2, 3, 4, 6, 8, 16, 24, 40, 48, 64, 96, 128, 256, 512, 1000, 1024, 1152, 4096, 16_384)
 BATCHES = (1, 3, 5, 7, 24, 64, 96, 105, 192, 480, 640, 1000, 1680, 2048, 15_360)
 HOST_BYTES = (64 * 2**30, 512 * 2**30, 2**41)
 LENGTHS = (512, 1024, 4096, 8192, 12288, 32768, 131072)
-STACKS = tuple(profile_names())
+STACKS = tuple(stack_names())
 MODELS = tuple(entry.id for entry in catalogue().models)
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from service.processes import launched
+from plimsoll.service.running.processes import launched
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from tests.api.questions import TINY_CONFIG
 
 BF16_BYTES = 2

@@ -7,10 +7,10 @@ import subprocess
 import psycopg
 import pytest
 
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.upgrade import current_revision, upgrade
-from service.postgres.binaries import find_postgres
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.upgrade import current_revision, upgrade
+from plimsoll.service.running.postgres.binaries import find_postgres
 from tests.service.persistence.factories import a_job, a_plan
 
 ANSWER = '{"fits": true, "plan": {"step": {"seconds": 9.40000}}}'

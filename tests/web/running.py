@@ -30,7 +30,7 @@ class RunningService:
 
     def new_key(self, *scopes: str) -> str:
         """Return a new API key."""
-        command = [sys.executable, "-m", "cli.main", "keys", "create", "browser"]
+        command = [sys.executable, "-m", "plimsoll.cli.main", "keys", "create", "browser"]
         options = [word for scope in scopes for word in ("--scope", scope)]
         made = subprocess.run([*command, *options], env=self.environment, capture_output=True, text=True, check=True)
         return made.stdout.strip()
@@ -47,7 +47,7 @@ def running_service(folder: Path) -> Iterator[RunningService]:
     environment["PLIMSOLL_MODEL_ROOTS"] = str(folder / "models")
     environment["PLIMSOLL_OUTPUT_ROOTS"] = str(folder / "outputs")
     with (folder / "service.log").open("wb") as log:
-        command = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "plimsoll.cli.main", "serve", "--port", str(port)]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         service = RunningService(address=f"http://127.0.0.1:{port}", models=folder / "models", environment=environment)

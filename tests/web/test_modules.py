@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.pages import assets as assets_module
+from plimsoll.api.pages import assets as assets_module
 
 STATIC = Path(assets_module.__file__).parent / "static"
 NODE = shutil.which("node")
@@ -62,7 +62,7 @@ def test_no_stage_does_two_things_at_once():
 
 
 def test_a_stage_keeps_as_many_micro_batches_as_the_memory_planner_counts():
-    # 1F1B keeps p − i on stage i (planners/memory/stages.py): the most passes begun forward and not yet ended backward.
+    # 1F1B keeps p − i on stage i (planners/layouts/stages.py): passes begun, not ended.
     begun = (
         "s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start).map((p) => p.isForward ? 1 : -1)"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from api.pages import assets as assets_module
-from service.requests.training import ComparedLayout
+from plimsoll.api.pages import assets as assets_module
+from plimsoll.service.requests.training import ComparedLayout
 
 STATIC = Path(assets_module.__file__).parent / "static"
 SCRIPTS = sorted(path.name for path in STATIC.glob("*.js"))

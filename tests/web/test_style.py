@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from api.pages.assets import assets
+from plimsoll.api.pages.assets import assets
 
 # WCAG 2.2, success criteria 1.4.3 (text) and 1.4.11 (what is drawn), level AA.
 LEAST_TEXT_CONTRAST = 4.5

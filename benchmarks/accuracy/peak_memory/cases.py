@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.accuracy.peak_memory.held_out import is_held_out
 from benchmarks.accuracy.peak_memory.measured_models import measured_model
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
 
 DATA = Path(__file__).parents[2] / "data"
 GIB = 2**30

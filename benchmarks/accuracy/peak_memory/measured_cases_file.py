@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.accuracy.peak_memory.predictions import MemoryPrediction
-from planners.memory import nearest
+from plimsoll.planners.memory import nearest
 
 MEASURED_CASES = Path(nearest.__file__).parent / nearest.FILE_NAME
 

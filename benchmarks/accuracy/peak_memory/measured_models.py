@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planners.architecture import ModelSpec
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families import describe_config
 
 # Families whose layers differ from Llama's, by the start of the row's model name.
 FAMILIES = {

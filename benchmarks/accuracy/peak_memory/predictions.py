@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from benchmarks.accuracy.peak_memory.cases import Cases, MemoryCase
-from planners.errors import PlimsollError
-from planners.plans import Memory
-from planners.training import plan_without_advice
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.plans import Memory
+from plimsoll.planners.training.planning import plan_without_advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

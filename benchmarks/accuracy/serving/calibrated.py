@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.serving.latencies import LatencyCase
-from planners.serving.batching import Deployment
-from planners.serving.calibration import MeasuredServing, calibrate_serving
+from plimsoll.planners.calibration.serving import MeasuredServing, calibrate_serving
+from plimsoll.planners.serving.times.batching import Deployment
 
 
 def calibrated_lines(cases: Sequence[LatencyCase]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.serving.fit
 
-prints the tables of `planners/serving/engines/efficiencies.toml`.
+prints the tables of each engine's `planners/serving/engines/<engine>/efficiency.toml`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
-from planners.serving.efficiency import AT_PEAK
-from planners.serving.pace import decode_terms, prefill_terms
+from plimsoll.planners.serving.times.efficiency import AT_PEAK, timed_engines
+from plimsoll.planners.serving.times.pace import decode_terms, prefill_terms
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -196,13 +196,14 @@ def main() -> None:
         ("decode", "token_band", tokens, tokens.fit(np.ones(len(tokens.measured), bool)), tokens.held_out()),
         ("prefill", "first_token_band", firsts, firsts.fit(np.ones(len(firsts.measured), bool)), firsts.held_out()),
     )
-    for engine in ("vllm", "sglang", "trtllm"):
+    for engine in timed_engines():
+        print(f"# {engine}")
         for part, band_name, problem, weights, held_out in parts:
-            print(f"[{engine}.{part}]")
+            print(f"[{part}]")
             for name, weight in zip(problem.names, weights[engine], strict=True):
                 print(f"{name} = {weight:.4g}")
             low, high = band(problem, held_out, engine)
-            print(f"\n[{engine}.{band_name}]\nlow = {low:.2f}\nhigh = {high:.2f}\n")
+            print(f"\n[{band_name}]\nlow = {low:.2f}\nhigh = {high:.2f}\n")
 
 
 if __name__ == "__main__":

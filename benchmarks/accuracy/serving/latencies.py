@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import NotYetAvailable, PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import ServingQuestion
-from planners.serving.degrees import Degrees, has_experts
-from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.replica import plan_replica
-from planners.serving.settings import Settings, resolve_settings
-from planners.serving.traffic import Traffic
-from planners.serving.weights import replica_stages
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import NotYetAvailable, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.degrees import Degrees, has_experts
+from plimsoll.planners.serving.replica import plan_replica
+from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
+from plimsoll.planners.serving.times.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.traffic import Traffic
+from plimsoll.planners.serving.weights.stages import replica_stages
 
 LATENCIES = Path(__file__).parents[2] / "data" / "serving_latency.csv"
 GPUS = {
@@ -196,7 +196,7 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         model=spec, hardware=hardware, weights=_weights(row), engine=ENGINES[row["engine"]], max_model_len=sequence
     )
     settings = resolve_settings(question)
-    stages = replica_stages(spec, settings.weights, degrees)
+    stages = replica_stages(spec, settings.weights, degrees, engine=ENGINES["vllm"])
     return LatencyCase(
         engine=row["engine"],
         family=_family(row["model"]),

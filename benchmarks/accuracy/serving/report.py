@@ -24,7 +24,7 @@ from benchmarks.accuracy.serving.fit import (
 )
 from benchmarks.accuracy.serving.latencies import LatencyCase, drafting_cases, latency_cases
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
-from planners.serving.pace import pace_of
+from plimsoll.planners.serving.times.pace import pace_of
 
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingLayoutRequest, ServingQuestion
-from planners.serving.answer import ServingPlan
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.planners.serving.planning import plan_serving
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm_startup_logs.csv"
 GIB = 2**30
@@ -109,6 +109,7 @@ def _question(row: Mapping[str, str]) -> ServingQuestion:
     tensor, pipeline = int(row["tp"]), int(row["pp"])
     gpus = GpuCount(minimum=tensor * pipeline, maximum=tensor * pipeline)
     return ServingQuestion(
+        engine="vllm",
         model=describe_config(model.config, name=model.id),
         hardware=Hardware(gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=gpus, gpus_per_node=8),
         weights=model.stored_weights or WEIGHTS.get(row["weight_quant"]) or DTYPES[row["dtype"]],

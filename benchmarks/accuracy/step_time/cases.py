@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planners.architecture import ModelSpec
-from planners.catalogue.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 Row = Mapping[str, str]

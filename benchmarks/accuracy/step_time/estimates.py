@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.accuracy.step_time.cases import Case
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
-from planners.memory.job import Job, training_job
-from planners.memory.profile import load_profile
-from planners.questions import Recompute, TrainingQuestion
-from planners.timing.efficiency import load_efficiency
-from planners.timing.stalls import stall_seconds
-from planners.timing.step import step_seconds
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job, training_job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
+from plimsoll.planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.stalls import stall_seconds
+from plimsoll.planners.timing.step import step_seconds
 
 Seconds = Callable[[Candidates, Job, Hardware], FloatArray]
 

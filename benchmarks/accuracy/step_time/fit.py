@@ -29,9 +29,9 @@ import numpy as np
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.estimates import Group, grouped
 from benchmarks.accuracy.step_time.statistics import FloatArray
-from planners.timing.efficiency import Efficiency, load_efficiency
-from planners.timing.stalls import stall_seconds
-from planners.timing.step import step_seconds
+from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
+from plimsoll.planners.timing.stalls import stall_seconds
+from plimsoll.planners.timing.step import step_seconds
 
 # Beyond this error (in logarithms, about 10 %) a case pulls with a constant force only (Huber 1964): the mean error is
 # to be least, and one published run in ten stalled.
@@ -158,11 +158,7 @@ def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
 
 def start_values() -> FloatArray:
     """Return what the data files say now, inside the bounds."""
-    values = []
-    for one in PARAMETERS:
-        text = _path(one.folder, one.file).read_text(encoding="utf-8")
-        found = re.search(rf"^{one.key} = (\S+)", text, re.MULTILINE)
-        values.append(float(found[1]) if found else one.low)
+    values = [float(_stated(_path(one.folder, one.file), one.key)[1]) for one in PARAMETERS]
     return np.clip(values, [one.low for one in PARAMETERS], [one.high for one in PARAMETERS])
 
 
@@ -248,21 +244,31 @@ def write(values: FloatArray, ranges: Mapping[tuple[str, str], tuple[float, floa
 
 
 def _set(path: Path, key: str, value: float) -> None:
+    found = _stated(path, key)
     text = path.read_text(encoding="utf-8")
-    written, count = re.subn(rf"^{key} = \S+", f"{key} = {float(f'{value:.3g}')!r}", text, flags=re.MULTILINE)
-    if count != 1:
-        raise ValueError(f"{path.name}: {key} stands there {count} times, not once.")
+    written = f"{text[: found.start(1)]}{float(f'{value:.3g}')!r}{text[found.end(1) :]}"
     path.write_text(written, encoding="utf-8")
 
 
+def _stated(path: Path, key: str) -> re.Match[str]:
+    """Return where a file states a value: what is fitted to a stack's own runs is inherited from nobody."""
+    found = list(re.finditer(rf"^{key} = (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    if len(found) != 1:
+        raise ValueError(f"{path}: {key} stands there {len(found)} times, not once.")
+    return found[0]
+
+
 def _path(folder: str, file: str) -> Path:
-    return Path(str(resources.files("planners.timing") / folder / f"{file}.toml"))
+    planners = Path(str(resources.files("plimsoll.planners")))
+    if folder == "gpus":
+        return planners / "timing" / "gpus" / f"{file}.toml"
+    return planners / "stacks" / file.replace("-", "_") / "timing.toml"
 
 
 def main() -> None:
     """Fit, print, and write where asked to."""
     parser = argparse.ArgumentParser(description="Fit the time model to the fitted part of the published runs.")
-    parser.add_argument("--write", action="store_true", help="write the values into planners/timing")
+    parser.add_argument("--write", action="store_true", help="write the values into their files of planners")
     arguments = parser.parse_args()
     fit = Fit([case for case in all_cases()[0] if not case.held_out])
     before = start_values()

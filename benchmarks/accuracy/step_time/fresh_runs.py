@@ -17,15 +17,15 @@ import numpy as np
 
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.step_time.statistics import errors
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.huggingface import describe_config
-from planners.plans import TrainingPlan
-from planners.questions import TrainingQuestion
-from planners.training import plan_without_advice
-from service.gpus import resolve_hardware
-from service.requests.hardware import Fleet
-from service.requests.training import TrainRequest
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.plans import TrainingPlan
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.training.planning import plan_without_advice
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.requests.hardware import Fleet
+from plimsoll.service.requests.training import TrainRequest
 
 RUNS = Path(__file__).resolve().parents[2] / "data" / "train_step_cases.csv"
 KERNELS = "kernels: "  # how a row's note names them

@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.peak_memory.cases import DATA, memory_cases
 from benchmarks.accuracy.step_time.statistics import errors
-from planners.errors import PlimsollError
-from planners.questions import TrainingQuestion
-from planners.training import plan_without_advice
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.training.planning import plan_without_advice
 
 SOURCE = "foundation-model-stack/fms-acceleration"
 UNIT = "train_tokens_per_second"  # of one GPU

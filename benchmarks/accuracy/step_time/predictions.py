@@ -12,7 +12,7 @@ from benchmarks.accuracy.step_time.estimates import estimated_seconds, grouped, 
 from benchmarks.accuracy.step_time.fresh_runs import fresh_sections
 from benchmarks.accuracy.step_time.kernel_runs import kernel_sections
 from benchmarks.accuracy.step_time.report import time_sections
-from planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.efficiency import load_efficiency
 
 
 def step_time_sections() -> Iterator[Section]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from service.worker.device_run.devices import Device
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.recording.tracker import BACKWARD, FORWARD, OPTIMIZER
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.tracker import BACKWARD, FORWARD, OPTIMIZER
 
 # Of the plan's parts of a step, those in which a rank waits for others.
 COLLECTIVE_PARTS = ("tensor_parallel", "data_parallel", "context_parallel", "expert_parallel", "pipeline_bubble")

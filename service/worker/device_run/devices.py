@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from service.errors import NoSuitableDevice
-from service.worker.accelerator_kinds import accelerator_kind
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.accelerator_kinds import accelerator_kind
 
 # Where a client may have a run: on the worker's accelerator if it is of the plan's kind and else on its CPU, or
 # on one of the two for certain.

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from service.worker.device_run.devices import Device
-from service.worker.dry_run.recording.allocator import replay
-from service.worker.dry_run.recording.ledger import Ledger
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.dry_run.recording.allocator import replay
+from plimsoll.service.worker.dry_run.recording.ledger import Ledger
 
 # Keys of torch.cuda.memory_stats(), as documented there.
 STATISTICS = (

@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from service.errors import RankFailed
-from service.processes import launched
-from service.worker.device_run.devices import Device
-from service.worker.device_run.rank_logs import last_words, log_file
-from service.worker.device_run.rank_process import TASK_FILE, result_file
-from service.worker.dry_run.step import Report
-from service.worker.termination import termination_raises
+from plimsoll.service.ground.errors import RankFailed
+from plimsoll.service.running.processes import launched
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.rank_logs import last_words, log_file
+from plimsoll.service.worker.device_run.rank_process import TASK_FILE, result_file
+from plimsoll.service.worker.dry_run.step import Report
+from plimsoll.service.worker.termination import termination_raises
 
 LOOK_SECONDS = 0.1
 # A rank that waits longer for the others has lost one.
@@ -84,7 +84,7 @@ def run_ranks(
 
 def _start(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, "-m", "service.worker.device_run.rank_process", str(folder)]
+    command = [sys.executable, "-m", "plimsoll.service.worker.device_run.rank_process", str(folder)]
     with log_file(folder, rank).open("wb") as log:
         return subprocess.Popen(
             launched(command, signal_number=signal.SIGKILL),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.worker.child_main import LOG_LINES
+from plimsoll.service.worker.child_main import LOG_LINES
 
 # As faulthandler begins a stack, whose first lines say where the rank stood.
 STACK_HEADING = "(most recent call first):"

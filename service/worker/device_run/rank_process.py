@@ -1,4 +1,4 @@
-"""One rank of several real ones: `python -m service.worker.device_run.rank_process FOLDER`.
+"""One rank of several real ones: `python -m plimsoll.service.worker.device_run.rank_process FOLDER`.
 
 RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them, so that torchrun
 can start the ranks as well. FOLDER holds `task.json`; the ranks find each other
@@ -24,12 +24,12 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from service.worker.child_main import take_stdout
-from service.worker.device_run.devices import Device
-from service.worker.device_run.running import run_rank
-from service.worker.dry_run.job import read_job
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.step import Report
+from plimsoll.service.worker.child_main import take_stdout
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.running import run_rank
+from plimsoll.service.worker.dry_run.job import read_job
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.step import Report
 
 TASK_FILE = "task.json"
 MEETING_FILE = "meeting"

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer
-from service.worker.dry_run.recording.tracker import local_tensor
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer
+from plimsoll.service.worker.dry_run.recording.tracker import local_tensor
 
 SEED = 0
 # transformers' own default where a config states none.

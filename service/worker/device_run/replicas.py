@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from service.worker.dry_run.optimizers import Optimizer, local_gradient
+from plimsoll.service.worker.dry_run.optimizers import Optimizer, local_gradient
 
 
 class ReducedFirst:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernel_rules import KERNEL_RULES
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
-from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
+from plimsoll.service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 
 
 def refuse_what_has_no_values(job: TraceJob) -> None:

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from service.worker.child_main import clean_text, is_out_of_memory
-from service.worker.device_run.clock import PhaseClock, phase_seconds
-from service.worker.device_run.devices import Device
-from service.worker.device_run.meters import meter_of
-from service.worker.device_run.real_weights import SEED, fill_copies, give_storage
-from service.worker.device_run.replicas import ReducedFirst
-from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.patches import traceable_torch
-from service.worker.dry_run.rank import Rank, device_mesh, equipped_rank, learning_parameters, sharded_model
-from service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.recording.tracker import FORWARD, OPTIMIZER, StorageTracker
-from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.step import Report, record_steps, run_step, storage_tracker, training_batch
+from plimsoll.service.worker.child_main import clean_text, is_out_of_memory
+from plimsoll.service.worker.device_run.clock import PhaseClock, phase_seconds
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.meters import meter_of
+from plimsoll.service.worker.device_run.real_weights import SEED, fill_copies, give_storage
+from plimsoll.service.worker.device_run.replicas import ReducedFirst
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.dry_run.patches import traceable_torch
+from plimsoll.service.worker.dry_run.rank import Rank, device_mesh, equipped_rank, learning_parameters, sharded_model
+from plimsoll.service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.recording.tracker import FORWARD, OPTIMIZER, StorageTracker
+from plimsoll.service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.step import Report, record_steps, run_step, storage_tracker, training_batch
 
 # Steps timed after those that are recorded, which are slower for it; on a CPU seconds say little of a plan.
 TIMED_STEPS = {"cuda": 3, "cpu": 1}

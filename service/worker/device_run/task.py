@@ -6,20 +6,27 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from service.worker.device_run.clock import step_seconds
-from service.worker.device_run.devices import ANY, Device, environment, find_device
-from service.worker.device_run.processes import run_ranks
-from service.worker.device_run.runnable import refuse_what_has_no_values
-from service.worker.device_run.running import run_rank
-from service.worker.device_run.where import Ranks, ranks_to_run
-from service.worker.dry_run.job import PipelineStage, TraceJob, read_job
-from service.worker.dry_run.rank import process_group_of
-from service.worker.dry_run.recording.ledger import ITEMS
-from service.worker.dry_run.stacks import Stack, find_stack
-from service.worker.dry_run.step import TRACE_STAGES, Report
-from service.worker.dry_run.trace import trace_notes, traced_with
-from service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code
-from service.worker.dry_run.verdict import CONFIRMED, CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error, verdict
+from plimsoll.service.worker.device_run.clock import step_seconds
+from plimsoll.service.worker.device_run.devices import ANY, Device, environment, find_device
+from plimsoll.service.worker.device_run.processes import run_ranks
+from plimsoll.service.worker.device_run.runnable import refuse_what_has_no_values
+from plimsoll.service.worker.device_run.running import run_rank
+from plimsoll.service.worker.device_run.where import Ranks, ranks_to_run
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob, read_job
+from plimsoll.service.worker.dry_run.rank import process_group_of
+from plimsoll.service.worker.dry_run.recording.ledger import ITEMS
+from plimsoll.service.worker.dry_run.stacks import Stack, find_stack
+from plimsoll.service.worker.dry_run.step import TRACE_STAGES, Report
+from plimsoll.service.worker.dry_run.trace import trace_notes, traced_with
+from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code
+from plimsoll.service.worker.dry_run.verdict import (
+    CONFIRMED,
+    CONSISTENT,
+    REFUTED,
+    TOLERANCE_FRACTION,
+    relative_error,
+    verdict,
+)
 
 NO_TRACE_NOTES = ("Not in the trace", "reserved_bytes replays", "Steps are traced")
 

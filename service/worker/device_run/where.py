@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import Device
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.traceable import is_fully_sharded
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.traceable import is_fully_sharded
 
-GIB = 1 << 30
 # More processes than this do not get their turn on one host's processors: our own choice.
 MOST_CPU_RANKS = 8
 # What a process holds besides its tensors: 0.33 GiB of data after the steps of a very small model (VmData of a rank

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from planners.memory.activation_offload import SYNCHRONOUS
-from planners.memory.profile import load_profile
-from service.worker.dry_run.decoder_parts import head
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.recording.host_memory import on_host
+from plimsoll.planners.memory.activation_offload import SYNCHRONOUS
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.dry_run.decoder_parts import head
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.recording.host_memory import on_host
 
 # Address of a storage, offset in it, and format.
 Place = tuple[int, int, torch.dtype]

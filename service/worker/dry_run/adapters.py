@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from planners.errors import InvalidQuestion
-from planners.memory.adapters import is_named
-from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernels.four_bit import FourBitLinear
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.jobs.adapters import is_named
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernels.four_bit import FourBitLinear
 
 SCALING = 1.0  # lora_alpha / rank; its value changes no tensor
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from planners.errors import InvalidModelConfig
-from service.worker.dry_run.adapters import adapt
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernels.attention import TRACED_ATTENTION, register_traced_attention
-from service.worker.dry_run.precision import adapter_dtype, parameter_dtype
-from service.worker.dry_run.stacks import Stack
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.worker.dry_run.adapters import adapt
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernels.attention import TRACED_ATTENTION, register_traced_attention
+from plimsoll.service.worker.dry_run.precision import adapter_dtype, parameter_dtype
+from plimsoll.service.worker.dry_run.stacks import Stack
 
 
 def causal_model(config: Mapping[str, Any], *, dtype: torch.dtype, attention: str | None = None) -> nn.Module:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from planners.architecture import ModelSpec
-from planners.huggingface import describe_config
-from service.worker.dry_run.building import causal_model
-from service.worker.dry_run.step import Report
-from service.worker.dry_run.verdict import CONFIRMED, REFUTED
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families import describe_config
+from plimsoll.service.worker.dry_run.building import causal_model
+from plimsoll.service.worker.dry_run.step import Report
+from plimsoll.service.worker.dry_run.verdict import CONFIRMED, REFUTED
 
 COUNTED_DTYPE = torch.bfloat16  # what checkpoints are published in
 MOST_DIFFERENCES = 100

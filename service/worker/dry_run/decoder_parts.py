@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from service.worker.dry_run.families import PartNames, part_names
+from plimsoll.planners.families import traits
+from plimsoll.planners.families.family import PartNames
 
 
 def decoder_layers(model: Any) -> Any:
@@ -40,4 +41,4 @@ def _decoder(model: Any) -> Any:
 
 
 def _names(model: Any) -> PartNames:
-    return part_names(model.config.model_type)
+    return traits(model.config.model_type).parts

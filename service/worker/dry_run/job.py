@@ -8,33 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.layout.experts import experts_are_cut
-from planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
-from planners.memory.profile import load_profile
-from planners.memory.recompute_modules import CORE_ATTENTION
-from planners.memory.stages import distinct_stages, held_chunks
-from planners.questions import Lora
-from service.worker.dry_run.families import NOT_TRACED, number_of_layers
+from plimsoll.planners.families import describe_config, model_types_with, traits
+from plimsoll.planners.families.family import Tracing
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.terms import (
+    ATTENTION_KINDS,
+    GPIPE,
+    METHODS,
+    ONE_FORWARD_ONE_BACKWARD,
+    RECOMPUTE_MODES,
+    ZERO_STAGES,
+)
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
+from plimsoll.planners.layouts.experts import experts_are_cut
+from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
+from plimsoll.planners.questions import Lora
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.dry_run.families import number_of_layers
 
-# transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
-# know by name, and the others' are fused or stand in another order.
-LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-# Those whose attention keeps keys and values as one compressed vector, and values of other lengths than keys.
-LATENT_MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
-# Those whose feed-forwards are mixtures of experts, which transformers holds as two tensors a layer.
-MIXTURE_MODEL_TYPES = (
-    *LATENT_MODEL_TYPES, "dots1", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe",
-    "qwen3_moe",
-)  # fmt: skip
-# Those whose experts are traced as Megatron-Core has them.
-GROUPED_MODEL_TYPES = ("mixtral", "qwen3_moe")
-TRACED_MODEL_TYPES = (
-    *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text",
-    "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
-    "phi", "phi3", "seed_oss", "smollm3", "stablelm", "starcoder2",
-)  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp8-mixed", "bf16")
 # FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
 EVERY_STATE = "optimizer+parameters"
@@ -46,11 +37,9 @@ SHAPED_OPTIMIZERS = ("adafactor", "muon")
 TRACED_KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
-RECOMPUTE_MODES = ("none", "selective", "full")
-# Megatron-LM's names of parts of a dense layer (planners/memory/recompute_modules.py).
+# Megatron-LM's names of parts of a dense layer (planners/jobs/recompute_modules.py).
 LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
 TRACED_RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
-TRACED_METHODS = ("full", "lora", "qlora")
 # What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
 # that is not among them changes the job in a way that no trace knows of.
 READ_TRAINING_PARTS = frozenset(
@@ -170,7 +159,12 @@ class TraceJob:
     @property
     def has_experts(self) -> bool:
         """Return whether the model's feed-forwards are mixtures."""
-        return self.config["model_type"] in MIXTURE_MODEL_TYPES
+        return traits(self.config["model_type"]).has_experts
+
+    @property
+    def tracing(self) -> Tracing:
+        """Return how the model's family is traced; one that is not is refused as the job is read."""
+        return traits(self.config["model_type"]).tracing or Tracing()
 
     @property
     def expert_tensor_parallel(self) -> int:
@@ -315,10 +309,12 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
 
 def _refuse_family(model_type: Any) -> None:
     """Raise `NotYetAvailable`, with the reason where one is known, for a family that is not traced."""
-    if model_type not in TRACED_MODEL_TYPES:
-        reason = f": {NOT_TRACED[model_type]}" if model_type in NOT_TRACED else ""
+    family = traits(model_type)
+    if family.tracing is None:
+        reason = f": {family.untraced}" if family.untraced else ""
+        traced = model_types_with(lambda other: other.tracing is not None)
         raise NotYetAvailable(
-            f"{model_type!r} is not traced yet{reason}; traced are {', '.join(sorted(TRACED_MODEL_TYPES))}.",
+            f"{model_type!r} is not traced yet{reason}; traced are {', '.join(traced)}.",
             pointer="/model/config/model_type",
         )
 
@@ -326,14 +322,14 @@ def _refuse_family(model_type: Any) -> None:
 def _refuse_job(job: TraceJob) -> None:
     _refuse_family(job.config.get("model_type"))
     for pointer, value, known in (
-        ("/training/method", job.method, TRACED_METHODS),
+        ("/training/method", job.method, METHODS),
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
-        ("/training/attention", job.attention, ("flash", "eager")),
+        ("/training/attention", job.attention, ATTENTION_KINDS),
         ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
         ("/layout/pipeline_schedule", job.pipeline_schedule, TRACED_SCHEDULES),
-        ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
+        ("/layout/zero_stage", job.zero_stage, ZERO_STAGES),
     ):
         if value not in known:
             raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)

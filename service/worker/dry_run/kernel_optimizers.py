@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from service.worker.dry_run.kernel_rules import KERNEL_RULES
-from service.worker.dry_run.recording.host_memory import on_host
-from service.worker.dry_run.recording.tracker import local_tensor
+from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
+from plimsoll.service.worker.dry_run.recording.host_memory import on_host
+from plimsoll.service.worker.dry_run.recording.tracker import local_tensor
 
 SCALE_BLOCK_ELEMENTS = 256
 LEAST_8BIT_ELEMENTS = 4096  # min_8bit_size

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.worker.dry_run.families import depth_key, number_of_layers
-from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.recording.ledger import Ledger
-from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
-from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps
-from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
+from plimsoll.service.worker.dry_run.families import depth_key, number_of_layers
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.dry_run.recording.ledger import Ledger
+from plimsoll.service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
+from plimsoll.service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps
+from plimsoll.service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
 # that the next adds the same.

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.kernel_optimizers import KernelOptimizer
-from service.worker.dry_run.kernel_rules import KERNEL_RULES
-from service.worker.dry_run.recording.tracker import local_tensor
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
+from plimsoll.service.worker.dry_run.kernel_optimizers import KernelOptimizer
+from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
+from plimsoll.service.worker.dry_run.recording.tracker import local_tensor
 
 LEARNING_RATE = 1e-4  # no value is ever computed
 MOMENTUM = 0.9

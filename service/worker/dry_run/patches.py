@@ -17,7 +17,7 @@ import torch.distributed.tensor._sharding_prop as sharding_propagation
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 
-from service.worker.dry_run.parallel.sharded_on_host import shards_on_host
+from plimsoll.service.worker.dry_run.parallel.sharded_on_host import shards_on_host
 
 MAIN_STREAM = 0
 

@@ -7,10 +7,10 @@ import contextlib
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
-from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
+from plimsoll.service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights
 
 # Of fp8-mixed only the matrix products are in fp8.
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, FP8_MIXED: torch.bfloat16}

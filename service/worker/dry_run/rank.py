@@ -14,29 +14,29 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from service.worker.dry_run.activation_offload import keeping_activations
-from service.worker.dry_run.building import traced_model
-from service.worker.dry_run.decoder_parts import has_tied_head
-from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.kernels.eight_bit import cast_products
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
-from service.worker.dry_run.kernels.fused_kernels import dummy_weight_gradients, fuse_layers
-from service.worker.dry_run.kernels.fused_loss import fuse_loss
-from service.worker.dry_run.kernels.grouped_experts import group_experts
-from service.worker.dry_run.kernels.liger_kernels import put_liger_kernels
-from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
-from service.worker.dry_run.parallel.experts import deal_experts, expert_mesh, expert_parameters
-from service.worker.dry_run.parallel.messages import MessageBuffers
-from service.worker.dry_run.parallel.pipeline import cut_to_stage
-from service.worker.dry_run.parallel.ring_attention import attend_over_ranks, context_mesh
-from service.worker.dry_run.parallel.sequence_gathers import gather_again
-from service.worker.dry_run.parallel.sharding import shard_fully
-from service.worker.dry_run.parallel.tensor_parallel import split_over_tensor_ranks
-from service.worker.dry_run.recompute import recompute_activations
-from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights, refuse_untraced_sharding
-from service.worker.dry_run.zero.engine import zero_engine
-from service.worker.dry_run.zero.settings import ZeroEngine
+from plimsoll.service.worker.dry_run.activation_offload import keeping_activations
+from plimsoll.service.worker.dry_run.building import traced_model
+from plimsoll.service.worker.dry_run.decoder_parts import has_tied_head
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.dry_run.kernels.eight_bit import cast_products
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import dummy_weight_gradients, fuse_layers
+from plimsoll.service.worker.dry_run.kernels.fused_loss import fuse_loss
+from plimsoll.service.worker.dry_run.kernels.grouped_experts import group_experts
+from plimsoll.service.worker.dry_run.kernels.liger_kernels import put_liger_kernels
+from plimsoll.service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
+from plimsoll.service.worker.dry_run.parallel.experts import deal_experts, expert_mesh, expert_parameters
+from plimsoll.service.worker.dry_run.parallel.messages import MessageBuffers
+from plimsoll.service.worker.dry_run.parallel.pipeline import cut_to_stage
+from plimsoll.service.worker.dry_run.parallel.ring_attention import attend_over_ranks, context_mesh
+from plimsoll.service.worker.dry_run.parallel.sequence_gathers import gather_again
+from plimsoll.service.worker.dry_run.parallel.sharding import shard_fully
+from plimsoll.service.worker.dry_run.parallel.tensor_parallel import split_over_tensor_ranks
+from plimsoll.service.worker.dry_run.recompute import recompute_activations
+from plimsoll.service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights, refuse_untraced_sharding
+from plimsoll.service.worker.dry_run.zero.engine import zero_engine
+from plimsoll.service.worker.dry_run.zero.settings import ZeroEngine
 
 # Sizes of DistributedDataParallel's first and later buckets
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and `bucket_cap_mb`'s default).

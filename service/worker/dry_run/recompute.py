@@ -11,11 +11,11 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from planners.memory.recompute_modules import CORE_ATTENTION
-from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.job import FEED_FORWARD, LAYER_NORM, TraceJob
-from service.worker.dry_run.kernels.discarded_outputs import discard_output
-from service.worker.dry_run.stacks import SelectiveRecompute
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
+from plimsoll.service.worker.dry_run.job import FEED_FORWARD, LAYER_NORM, TraceJob
+from plimsoll.service.worker.dry_run.kernels.discarded_outputs import discard_output
+from plimsoll.service.worker.dry_run.stacks import SelectiveRecompute
 
 
 def recompute_activations(model: Any, job: TraceJob, selective: SelectiveRecompute) -> None:

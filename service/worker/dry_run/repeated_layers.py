@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.worker.dry_run.recording.ledger import Event, Ledger, Piece
+from plimsoll.service.worker.dry_run.recording.ledger import Event, Ledger, Piece
 
 # Our own choice: so many events alike in a row are taken for the same place in two ledgers, fewer near a phase's end.
 # A wrong place does not go unseen: what is grown is compared with a third ledger.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 
 
 class Replication(StrEnum):

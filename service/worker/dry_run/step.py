@@ -13,19 +13,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.parallel import loss_parallel
 
-from service.worker.dry_run.families import hidden_size
-from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.kernels.fused_kernels import vocabulary_parallel_loss
-from service.worker.dry_run.kernels.fused_loss import chunk_tokens
-from service.worker.dry_run.optimizers import MasterWeightOptimizer
-from service.worker.dry_run.parallel.pipeline import StageSchedule
-from service.worker.dry_run.patches import StreamClock, traceable_torch
-from service.worker.dry_run.precision import computing
-from service.worker.dry_run.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
-from service.worker.dry_run.recording.host_memory import on_host
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
-from service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.families import hidden_size
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import vocabulary_parallel_loss
+from plimsoll.service.worker.dry_run.kernels.fused_loss import chunk_tokens
+from plimsoll.service.worker.dry_run.optimizers import MasterWeightOptimizer
+from plimsoll.service.worker.dry_run.parallel.pipeline import StageSchedule
+from plimsoll.service.worker.dry_run.patches import StreamClock, traceable_torch
+from plimsoll.service.worker.dry_run.precision import computing
+from plimsoll.service.worker.dry_run.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
+from plimsoll.service.worker.dry_run.recording.host_memory import on_host
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
+from plimsoll.service.worker.dry_run.stacks import Stack
 
 # The first step makes the optimizer's states, and the second is the first with
 # them from the start. Where it leaves the memory as it found it, the third would

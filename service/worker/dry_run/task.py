@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 
 Report = Callable[[int, int, str, str], None]
 LEVELS = ("count", "trace", "device")
@@ -24,21 +24,21 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     if level not in LEVELS:
         raise InvalidQuestion(f"Level {level!r} is none of {', '.join(LEVELS)}.", pointer="/level")
     if level == "count":
-        from service.worker.dry_run.count import count_weights
+        from plimsoll.service.worker.dry_run.count import count_weights
 
         return count_weights(request, report)
     if kind == "infer":
         return _serve(level, request, report)
     if level == "device":
-        from service.worker.device_run.task import run_on_device
+        from plimsoll.service.worker.device_run.task import run_on_device
 
         return run_on_device(request, report)
-    from service.worker.dry_run.trace import trace_plan
+    from plimsoll.service.worker.dry_run.trace import trace_plan
 
     return trace_plan(request, report)
 
 
 def _serve(level: str, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    from service.worker.serving_run.task import serve_on_device, trace_serving
+    from plimsoll.service.worker.serving_run.task import serve_on_device, trace_serving
 
     return trace_serving(request, report) if level == "trace" else serve_on_device(request, report)

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
-from service.worker.dry_run.layer_sampling import trace_stage
-from service.worker.dry_run.parallel.pipeline import schedule_note
-from service.worker.dry_run.recording.allocator import replay
-from service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.recording.host_account import host_notes, planned_host_bytes, traced_host_bytes
-from service.worker.dry_run.recording.ledger import ITEMS, Ledger
-from service.worker.dry_run.stacks import Stack, find_stack
-from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
-from service.worker.dry_run.traceable import ZERO_FRAMEWORKS, is_fully_sharded, runs_own_code
-from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob, read_job
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
+from plimsoll.service.worker.dry_run.layer_sampling import trace_stage
+from plimsoll.service.worker.dry_run.parallel.pipeline import schedule_note
+from plimsoll.service.worker.dry_run.recording.allocator import replay
+from plimsoll.service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from plimsoll.service.worker.dry_run.recording.host_account import host_notes, planned_host_bytes, traced_host_bytes
+from plimsoll.service.worker.dry_run.recording.ledger import ITEMS, Ledger
+from plimsoll.service.worker.dry_run.stacks import Stack, find_stack
+from plimsoll.service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
+from plimsoll.service.worker.dry_run.traceable import ZERO_FRAMEWORKS, is_fully_sharded, runs_own_code
+from plimsoll.service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append(
             "Products in fp8 are torchao's Float8Linear, one scale a tensor, gathered in 16 bits, not compiled."
         )
-    if job.config["model_type"] in LATENT_MODEL_TYPES:
+    if job.tracing.has_latent_attention:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.has_experts and stack.has_fused_kernels:
         notes.append(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
-from service.worker.dry_run.job import (
-    GROUPED_MODEL_TYPES,
-    LATENT_MODEL_TYPES,
+from plimsoll.planners.families import traits
+from plimsoll.planners.families.family import LLAMA_PARTS
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import (
     LAYER_NORM,
-    LLAMA_LIKE_MODEL_TYPES,
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
-from service.worker.dry_run.kernels.liger_jobs import refuse_liger_kernels
-from service.worker.dry_run.stacks import Replication, Stack
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from plimsoll.service.worker.dry_run.kernels.liger_jobs import refuse_liger_kernels
+from plimsoll.service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -79,9 +77,9 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         )
     if stack.has_zero_engine:
         _refuse_untraced_zero(job)
-    model_type = job.config["model_type"]
-    is_known = model_type in LLAMA_LIKE_MODEL_TYPES or (stack.has_fused_kernels and model_type in GROUPED_MODEL_TYPES)
-    if model_type in LATENT_MODEL_TYPES:
+    model_type, family = job.config["model_type"], job.tracing
+    is_known = family.has_llama_matrices or (stack.has_fused_kernels and family.groups_experts)
+    if family.has_latent_attention:
         _refuse_untraced_latents(job, stack)
     elif not is_known and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
@@ -192,17 +190,17 @@ def _refuse_untraced_groups(job: TraceJob, stack: Stack) -> None:
 def _refuse_untraced_family(job: TraceJob, stack: Stack) -> None:
     """Raise for what is traced of other families and not of this one."""
     model_type = job.config["model_type"]
-    if model_type in OTHER_NAMES and (job.pipeline_parallel > 1 or job.context_parallel > 1):
+    if traits(model_type).parts != LLAMA_PARTS and (job.pipeline_parallel > 1 or job.context_parallel > 1):
         raise NotYetAvailable(
             f"{model_type!r} is traced without pipelines and with whole sequences only.",
             pointer="/layout/pipeline_parallel" if job.pipeline_parallel > 1 else "/layout/context_parallel",
         )
-    if model_type in CONV1D_MODEL_TYPES and job.method == "qlora":
+    if job.tracing.has_transposed_matrices and job.method == "qlora":
         raise NotYetAvailable(
             f"The matrices of {model_type!r}, whose first dimension is the input's, are not traced in four bits yet.",
             pointer="/training/method",
         )
-    if model_type in BIASED_EXPERT_MODEL_TYPES and job.expert_parallel > 1:
+    if job.tracing.has_biased_experts and job.expert_parallel > 1:
         raise NotYetAvailable(
             f"The experts of {model_type!r}, which have biases, are traced on every rank only.",
             pointer="/layout/expert_parallel",

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from planners.architecture import Part
-from planners.formats.storage import NESTED_BLOCK_SIZE
-from planners.quantization import SchemeSettings
-from service.worker.quantization.double_quantization import dynamic_map
-from service.worker.quantization.four_bit_codes import CODE_BOOKS
-from service.worker.quantization.quantized import QuantizedTensor
-from service.worker.quantization.shard_file import PlannedTensor
-from service.worker.quantization.sources import SourceTensor, dtype_name
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.formats.storage import NESTED_BLOCK_SIZE
+from plimsoll.planners.quantization.planning import SchemeSettings
+from plimsoll.service.worker.quantization.double_quantization import dynamic_map
+from plimsoll.service.worker.quantization.four_bit_codes import CODE_BOOKS
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor
+from plimsoll.service.worker.quantization.shard_file import PlannedTensor
+from plimsoll.service.worker.quantization.sources import SourceTensor, dtype_name
 
 INT8_SCHEME = "int8-channel"
 BITSANDBYTES_SCHEMES = (*CODE_BOOKS, INT8_SCHEME)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
-from service.worker.quantization.double_quantization import quantize_scales, restore_scales
-from service.worker.quantization.four_bit_codes import CodeBook
-from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, check_scales
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
+from plimsoll.service.worker.quantization.double_quantization import quantize_scales, restore_scales
+from plimsoll.service.worker.quantization.four_bit_codes import CodeBook
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, check_scales
 
 # bitsandbytes' floor under a scale, so that a block of zeros divides.
 LEAST_SCALE = 1e-38

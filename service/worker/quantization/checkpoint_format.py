@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import torch
 
-from planners.quantization import SchemeSettings
-from service.worker.quantization.bitsandbytes_checkpoint import BITSANDBYTES_SCHEMES, BitsandbytesCheckpoint
-from service.worker.quantization.compressed_checkpoint import CompressedCheckpoint
-from service.worker.quantization.quantized import QuantizedTensor
-from service.worker.quantization.shard_file import PlannedTensor
-from service.worker.quantization.sources import SourceTensor, dtype_name
+from plimsoll.planners.quantization.planning import SchemeSettings
+from plimsoll.service.worker.quantization.bitsandbytes_checkpoint import BITSANDBYTES_SCHEMES, BitsandbytesCheckpoint
+from plimsoll.service.worker.quantization.compressed_checkpoint import CompressedCheckpoint
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor
+from plimsoll.service.worker.quantization.shard_file import PlannedTensor
+from plimsoll.service.worker.quantization.sources import SourceTensor, dtype_name
 
 
 class CheckpointFormat(Protocol):

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from service.checkpoints.headers import INDEX_FILE, SINGLE_FILE
-from service.worker.quantization.checkpoint_format import CheckpointFormat
-from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
-from service.worker.quantization.error import ErrorSums
-from service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
-from service.worker.quantization.output_folder import OutputFolder, sha256
-from service.worker.quantization.progress import ByteProgress
-from service.worker.quantization.report import TensorReport
-from service.worker.quantization.shard_file import PlannedTensor, ShardFile
-from service.worker.quantization.sources import READ_DTYPES, SourceTensor, WeightSource, matrix
+from plimsoll.service.checkpoints.headers import INDEX_FILE, SINGLE_FILE
+from plimsoll.service.worker.quantization.checkpoint_format import CheckpointFormat
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
+from plimsoll.service.worker.quantization.error import ErrorSums
+from plimsoll.service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
+from plimsoll.service.worker.quantization.output_folder import OutputFolder, sha256
+from plimsoll.service.worker.quantization.progress import ByteProgress
+from plimsoll.service.worker.quantization.report import TensorReport
+from plimsoll.service.worker.quantization.shard_file import PlannedTensor, ShardFile
+from plimsoll.service.worker.quantization.sources import READ_DTYPES, SourceTensor, WeightSource, matrix
 
 # A shard is what a killed job may lose: some seconds of work.
 SHARD_BYTES = 500 * 10**6

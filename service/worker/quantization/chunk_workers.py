@@ -15,7 +15,7 @@ from typing import Self, TypeAlias, TypeVar
 
 import torch
 
-from service.worker.quantization.native_kernels import NativeKernels
+from plimsoll.service.worker.quantization.native_kernels import NativeKernels
 
 # Half a MiB as fp32: a piece, its indices and its codes share a 2 MiB cache.
 CPU_CHUNK_ELEMENTS = 2**17

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from planners.architecture import Part
-from planners.quantization import SchemeSettings
-from service.worker.quantization.group_codes import swap_nibbles, unpack_nibbles
-from service.worker.quantization.quantized import QuantizedTensor
-from service.worker.quantization.shard_file import PlannedTensor
-from service.worker.quantization.sources import SourceTensor
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.quantization.planning import SchemeSettings
+from plimsoll.service.worker.quantization.group_codes import swap_nibbles, unpack_nibbles
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor
+from plimsoll.service.worker.quantization.shard_file import PlannedTensor
+from plimsoll.service.worker.quantization.sources import SourceTensor
 
 WORD_BITS = 32
 INT4_BITS = 4

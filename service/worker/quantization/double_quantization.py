@@ -11,8 +11,8 @@ import functools
 
 import torch
 
-from planners.formats.storage import NESTED_BLOCK_SIZE
-from service.worker.quantization.native_kernels import NativeKernels
+from plimsoll.planners.formats.storage import NESTED_BLOCK_SIZE
+from plimsoll.service.worker.quantization.native_kernels import NativeKernels
 
 EXPONENT_BITS = 7
 TABLE_BINS = 65_536

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from planners.formats.number_format import LARGEST_E4M3
+from plimsoll.planners.formats.number_format import LARGEST_E4M3
 
 # Twice the largest magnitude is the range and 254 the steps from -127 to 127.
 INT8_STEPS = 254

@@ -8,8 +8,8 @@ from itertools import zip_longest
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.quantized import QuantizedTensor, Quantizer
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor, Quantizer
 
 # Within these a sum of squares in fp32 neither overflows nor loses its small terms.
 LEAST_SAFE_SQUARES, LARGEST_SAFE_SQUARES = 1e-24, 1e30

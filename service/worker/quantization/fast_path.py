@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.native_kernels import DTYPES, NativeKernels, NoKernels, compiled_kernels
-from service.worker.quantization.quantized import Quantizer
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.native_kernels import DTYPES, NativeKernels, NoKernels, compiled_kernels
+from plimsoll.service.worker.quantization.quantized import Quantizer
 
 # Compiling takes 4 to 6 s of one core (gcc 12); plain torch quantizes 60 to 250 million parameters a second on one.
 WORTH_COMPILING_PARAMETERS = 2**29

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
-from service.worker.quantization.eight_bit_codes import int8_codes, int8_scales
-from service.worker.quantization.four_bit_codes import E2M1
-from service.worker.quantization.native_kernels import NativeKernels
+from plimsoll.service.worker.quantization.eight_bit_codes import int8_codes, int8_scales
+from plimsoll.service.worker.quantization.four_bit_codes import E2M1
+from plimsoll.service.worker.quantization.native_kernels import NativeKernels
 
 # 2^4 - 1 steps, and the least positive fp16 number, so that a group of zeros divides.
 INT4_STEPS = 15

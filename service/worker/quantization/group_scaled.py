@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
-from service.worker.quantization.group_codes import GroupCodes, GroupPiece, pack_nibbles, unpack_nibbles
-from service.worker.quantization.native_kernels import PIECE_ELEMENTS
-from service.worker.quantization.quantized import (
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
+from plimsoll.service.worker.quantization.group_codes import GroupCodes, GroupPiece, pack_nibbles, unpack_nibbles
+from plimsoll.service.worker.quantization.native_kernels import PIECE_ELEMENTS
+from plimsoll.service.worker.quantization.quantized import (
     QuantizedTensor,
     Restore,
     check_finite,

@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 
 
 def fill_normal(

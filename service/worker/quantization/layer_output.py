@@ -13,10 +13,10 @@ import functools
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import ErrorSums
-from service.worker.quantization.error_histogram import error_histogram
-from service.worker.quantization.quantized import QuantizedTensor, Quantizer, rows_and_columns
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import ErrorSums
+from plimsoll.service.worker.quantization.error_histogram import error_histogram
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor, Quantizer, rows_and_columns
 
 TOKENS = 16
 OUTLIER_FEATURE_EVERY = 1000

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from planners.quantization import SchemeSettings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import ErrorSums, quantization_error
-from service.worker.quantization.layer_output import sampled_error
-from service.worker.quantization.quantized import NonFiniteWeights, QuantizedTensor, rows_and_columns
-from service.worker.quantization.report import TensorReport
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import SchemeSettings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import ErrorSums, quantization_error
+from plimsoll.service.worker.quantization.layer_output import sampled_error
+from plimsoll.service.worker.quantization.quantized import NonFiniteWeights, QuantizedTensor, rows_and_columns
+from plimsoll.service.worker.quantization.report import TensorReport
+from plimsoll.service.worker.quantization.schemes import quantizer
 
 INT8_SCHEME = "int8-channel"
 # From this magnitude LLM.int8 calls a feature an outlier (Dettmers et al. 2022, section 3.2).

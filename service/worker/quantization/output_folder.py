@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 
 PARTIAL_SUFFIX = ".plimsoll-partial"
 IDENTITY_FILE = "identity.json"

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from service.worker.quantization.sources import SourceTensor
-from service.worker.tasks import Report
+from plimsoll.service.worker.quantization.sources import SourceTensor
+from plimsoll.service.worker.tasks import Report
 
 BYTES_PER_MEGABYTE = 1e6
 # A rate is that of the last half minute, and none is told of less than a second: neither the start of the worker nor

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, Span
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, Span
 
 Restore: TypeAlias = Callable[[int, int], torch.Tensor]
 

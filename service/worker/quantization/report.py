@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planners.quantization import QuantizationEstimate, SkippedWeights
-from service.worker.quantization.error import ErrorSums
-from service.worker.quantization.error_histogram import EDGES
+from plimsoll.planners.quantization.planning import QuantizationEstimate, SkippedWeights
+from plimsoll.service.worker.quantization.error import ErrorSums
+from plimsoll.service.worker.quantization.error_histogram import EDGES
 
 WORST_TENSORS = 10
 

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
-from service.worker.quantization.eight_bit_codes import e4m3_codes, e4m3_scales
-from service.worker.quantization.native_kernels import NativeKernels
-from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, rows_and_columns
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
+from plimsoll.service.worker.quantization.eight_bit_codes import e4m3_codes, e4m3_scales
+from plimsoll.service.worker.quantization.native_kernels import NativeKernels
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, rows_and_columns
 
 LLM_INT8_LARGEST = 127.0
 

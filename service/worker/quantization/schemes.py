@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from planners.quantization import SchemeSettings
-from service.worker.quantization.block_scaled import BlockScaled
-from service.worker.quantization.four_bit_codes import CODE_BOOKS
-from service.worker.quantization.group_codes import GroupCodes, Int4Codes, Int8Codes, Mxfp4Codes
-from service.worker.quantization.group_scaled import GroupScaled
-from service.worker.quantization.quantized import Quantizer
-from service.worker.quantization.row_scaled import E4m3Rows, LlmInt8Rows, RowCodes, RowScaled
-from service.worker.quantization.tensor_scaled import TensorScaled
+from plimsoll.planners.quantization.planning import SchemeSettings
+from plimsoll.service.worker.quantization.block_scaled import BlockScaled
+from plimsoll.service.worker.quantization.four_bit_codes import CODE_BOOKS
+from plimsoll.service.worker.quantization.group_codes import GroupCodes, Int4Codes, Int8Codes, Mxfp4Codes
+from plimsoll.service.worker.quantization.group_scaled import GroupScaled
+from plimsoll.service.worker.quantization.quantized import Quantizer
+from plimsoll.service.worker.quantization.row_scaled import E4m3Rows, LlmInt8Rows, RowCodes, RowScaled
+from plimsoll.service.worker.quantization.tensor_scaled import TensorScaled
 
 _GROUP_CODES: Mapping[str, Callable[[], GroupCodes]] = {
     "int8-group": Int8Codes,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from service.checkpoints.headers import ELEMENT_BITS, LENGTH_BYTES
+from plimsoll.service.checkpoints.headers import ELEMENT_BITS, LENGTH_BYTES
 
 # safetensors pads its header to a multiple of this.
 HEADER_ALIGNMENT_BYTES = 8

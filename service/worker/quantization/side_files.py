@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from service.allowed_paths import allowed_path
-from service.errors import InvalidCheckpoint
-from service.untrusted_files import UnusableFile, whole_content
-from service.worker.quantization.sources import POINTER
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.ground.untrusted_files import UnusableFile, whole_content
+from plimsoll.service.worker.quantization.sources import POINTER
 
 # By transformers 5.23: tokenization_utils_base.py, generation/configuration_utils.py, processing_utils.py. No code
 # and no pickle is among them.

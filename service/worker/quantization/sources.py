@@ -12,15 +12,15 @@ from typing import Protocol
 
 import torch
 
-from planners.architecture import ModelSpec, Part, Weight
-from planners.quantization import skip_reason
-from planners.quantized_stacks import inputs_are_last
-from service.allowed_paths import allowed_path
-from service.checkpoints.headers import ELEMENT_BITS, Checkpoint, StoredTensor
-from service.checkpoints.stored_names import sorted_names
-from service.errors import InvalidCheckpoint
-from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
-from service.worker.quantization.initialization import fill_normal
+from plimsoll.planners.architecture import ModelSpec, Part, Weight
+from plimsoll.planners.quantization.planning import skip_reason
+from plimsoll.planners.quantization.stacks import inputs_are_last
+from plimsoll.service.checkpoints.headers import ELEMENT_BITS, Checkpoint, StoredTensor
+from plimsoll.service.checkpoints.stored_names import sorted_names
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
+from plimsoll.service.worker.quantization.initialization import fill_normal
 
 # What the quantizers read, by the names that safetensors files use.
 READ_DTYPES: Mapping[str, torch.dtype] = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}

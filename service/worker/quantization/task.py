@@ -13,39 +13,39 @@ from typing import Any
 
 import torch
 
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
-from planners.quantization import (
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.planners.quantization.planning import (
     QuantizationEstimate,
     bytes_by_scheme,
     check_writable,
     estimate_with,
     scheme_settings,
 )
-from service.allowed_paths import allowed_path
-from service.checkpoints.headers import checkpoint_state, read_checkpoint
-from service.errors import InvalidCheckpoint
-from service.models.config_files import CONFIG_FILE, read_config
-from service.settings import Settings
-from service.worker.child_main import peak_host_bytes
-from service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config
-from service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import ErrorSums
-from service.worker.quantization.fast_path import kernels_for_job
-from service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
-from service.worker.quantization.output_folder import (
+from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.config_files import CONFIG_FILE, read_config
+from plimsoll.service.worker.child_main import peak_host_bytes
+from plimsoll.service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config
+from plimsoll.service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import ErrorSums
+from plimsoll.service.worker.quantization.fast_path import kernels_for_job
+from plimsoll.service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
+from plimsoll.service.worker.quantization.output_folder import (
     REPORT_FILE,
     SUMS_FILE,
     OutputFolder,
     output_folder,
     published_result,
 )
-from service.worker.quantization.progress import ByteProgress
-from service.worker.quantization.report import ModelReport, OutputReport, model_report
-from service.worker.quantization.schemes import quantizer
-from service.worker.quantization.side_files import copied_side_files
-from service.worker.quantization.sources import (
+from plimsoll.service.worker.quantization.progress import ByteProgress
+from plimsoll.service.worker.quantization.report import ModelReport, OutputReport, model_report
+from plimsoll.service.worker.quantization.schemes import quantizer
+from plimsoll.service.worker.quantization.side_files import copied_side_files
+from plimsoll.service.worker.quantization.sources import (
     POINTER,
     RANDOM_DTYPE,
     READ_DTYPES,
@@ -55,8 +55,8 @@ from service.worker.quantization.sources import (
     WeightSource,
     matrix,
 )
-from service.worker.tasks import Report
-from service.worker.termination import termination_raises
+from plimsoll.service.worker.tasks import Report
+from plimsoll.service.worker.termination import termination_raises
 
 # transformers 5.23: the initializer_range of LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and GPT2Config.
 DEFAULT_INITIALIZER_RANGE = 0.02

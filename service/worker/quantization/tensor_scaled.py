@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
-from service.worker.quantization.eight_bit_codes import e4m3_codes, e4m3_scales, int8_codes, int8_scales
-from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, check_scales
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
+from plimsoll.service.worker.quantization.eight_bit_codes import e4m3_codes, e4m3_scales, int8_codes, int8_scales
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, check_scales
 
 
 class TensorScaled:

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import torch
 
-from planners.errors import InvalidQuestion
-from service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
-from service.worker.serving_run.deployment import Deployment
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
+from plimsoll.service.worker.serving_run.deployment import Deployment
 
 CACHE_DTYPES = {
     "fp32": torch.float32,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 
 # A smallest bucket sets the groups' size, unless the largest is less than this times as long.
 PADDING_RATIO = 1.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.worker.serving_run.cache_groups import CachedLayer
-from service.worker.serving_run.deployment import Deployment
+from plimsoll.service.worker.serving_run.cache_groups import CachedLayer
+from plimsoll.service.worker.serving_run.deployment import Deployment
 
 SLIDING = "sliding_attention"
 

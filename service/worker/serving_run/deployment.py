@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.errors import InvalidQuestion
-from service.worker.serving_run.servable import refuse_unserved
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.serving_run.servable import refuse_unserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

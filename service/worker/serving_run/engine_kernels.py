@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from service.worker.dry_run.patches import replaced
+from plimsoll.service.worker.dry_run.patches import replaced
 
 NORM_SUFFIX = "RMSNorm"
 GATED_MATRICES = ("gate_proj", "up_proj", "down_proj")

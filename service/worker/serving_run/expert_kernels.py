@@ -21,9 +21,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import all_reduce
 
-from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.weight_names import MXFP4, NF4
-from service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
+from plimsoll.service.worker.serving_run.deployment import Deployment
+from plimsoll.service.worker.serving_run.weight_names import MXFP4, NF4
+from plimsoll.service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
 
 # transformers' names of a layer's experts and of what sends tokens to them.
 EXPERTS, ROUTERS = "experts", ("gate", "router")

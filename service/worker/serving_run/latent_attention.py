@@ -19,9 +19,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from planners.serving.memory import latent_workspace_tokens
-from service.worker.serving_run.cache import BlockCache, Reach
-from service.worker.serving_run.deployment import Deployment
+from plimsoll.planners.serving.memory.profile_run import latent_workspace_tokens
+from plimsoll.service.worker.serving_run.cache import BlockCache, Reach
+from plimsoll.service.worker.serving_run.deployment import Deployment
 
 PROJECTIONS = ("q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
 OUTPUT = "o_proj"

@@ -8,20 +8,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from planners.serving.weights import padded_vocabulary
-from service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
-from service.worker.dry_run.building import causal_model
-from service.worker.serving_run.cache import BlockCache
-from service.worker.serving_run.cached_layers import cached_layers, keeps_latents
-from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.divided_layers import divide
-from service.worker.serving_run.engine_kernels import fuse_layers
-from service.worker.serving_run.expert_kernels import fuse_experts
-from service.worker.serving_run.latent_attention import serve_latents
-from service.worker.serving_run.narrow_linear import SHAPES, narrow_matrices
-from service.worker.serving_run.servable import VLLM
-from service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
-from service.worker.serving_run.weight_storage import NARROW_DTYPES
+from plimsoll.planners.serving.weights.placement import policy_of
+from plimsoll.service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
+from plimsoll.service.worker.dry_run.building import causal_model
+from plimsoll.service.worker.serving_run.cache import BlockCache
+from plimsoll.service.worker.serving_run.cached_layers import cached_layers, keeps_latents
+from plimsoll.service.worker.serving_run.deployment import Deployment
+from plimsoll.service.worker.serving_run.divided_layers import divide
+from plimsoll.service.worker.serving_run.engine_kernels import fuse_layers
+from plimsoll.service.worker.serving_run.expert_kernels import fuse_experts
+from plimsoll.service.worker.serving_run.latent_attention import serve_latents
+from plimsoll.service.worker.serving_run.narrow_linear import SHAPES, narrow_matrices
+from plimsoll.service.worker.serving_run.servable import VLLM
+from plimsoll.service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
+from plimsoll.service.worker.serving_run.weight_storage import NARROW_DTYPES
 
 # transformers' buffers of a rotary embedding: an angle's step for each pair of features, one for each kind of layer.
 FREQUENCIES, UNSCALED_FREQUENCIES = "inv_freq", "original_inv_freq"
@@ -43,7 +43,7 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     register_served_attention(cache)
     rows = deployment.vocabulary_size
     if deployment.engine == VLLM:
-        rows = padded_vocabulary(rows)
+        rows = policy_of(VLLM).vocabulary_rows(rows, 1)
     config = {**deployment.config, "vocab_size": rows}
     model: Any = causal_model(config, dtype=wide_dtype(deployment), attention=SERVED_ATTENTION)
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, deployment.sequence_tokens)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from service.worker.serving_run.divided_layers import put
-from service.worker.serving_run.weight_names import INT4, NF4
-from service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
+from plimsoll.service.worker.serving_run.divided_layers import put
+from plimsoll.service.worker.serving_run.weight_names import INT4, NF4
+from plimsoll.service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
 
 # Marlin's kernels: a 32-bit lock for each multiprocessor of the card (marlin_make_workspace_new), and sums in fp32 of
 # tiles of at most 64 rows and 256 outputs on each (csrc/quantization/marlin, c_tmp). 132 multiprocessors of an H100.

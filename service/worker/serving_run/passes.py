@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.recording.tracker import StorageTracker
-from service.worker.dry_run.step import Report
-from service.worker.serving_run.cache import BlockCache, Reach
-from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.sampling import Sampler
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.tracker import StorageTracker
+from plimsoll.service.worker.dry_run.step import Report
+from plimsoll.service.worker.serving_run.cache import BlockCache, Reach
+from plimsoll.service.worker.serving_run.deployment import Deployment
+from plimsoll.service.worker.serving_run.sampling import Sampler
 
 PROFILE, CACHE, PREFILL, DECODE = "profile", "cache", "prefill", "decode"
 WEIGHTS = "weights"

@@ -12,22 +12,22 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from planners.serving.engine import engine_profile
-from service.worker.child_main import is_out_of_memory
-from service.worker.device_run.devices import Device
-from service.worker.device_run.running import Record, described_failure
-from service.worker.dry_run.patches import StreamClock, traceable_torch
-from service.worker.dry_run.rank import process_group_of
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.recording.tracker import StorageTracker
-from service.worker.dry_run.step import Report
-from service.worker.serving_run.cache import BlockCache
-from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.engine_kernels import rotating_in_place
-from service.worker.serving_run.model import load_random, rotary_tables, served_model
-from service.worker.serving_run.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
-from service.worker.serving_run.sampling import SORTING_BYTES_PER_LOGIT, Sampler
-from service.worker.serving_run.servable import VLLM
+from plimsoll.planners.serving.releases.profile import engine_profile
+from plimsoll.service.worker.child_main import is_out_of_memory
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.running import Record, described_failure
+from plimsoll.service.worker.dry_run.patches import StreamClock, traceable_torch
+from plimsoll.service.worker.dry_run.rank import process_group_of
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.recording.tracker import StorageTracker
+from plimsoll.service.worker.dry_run.step import Report
+from plimsoll.service.worker.serving_run.cache import BlockCache
+from plimsoll.service.worker.serving_run.deployment import Deployment
+from plimsoll.service.worker.serving_run.engine_kernels import rotating_in_place
+from plimsoll.service.worker.serving_run.model import load_random, rotary_tables, served_model
+from plimsoll.service.worker.serving_run.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
+from plimsoll.service.worker.serving_run.sampling import SORTING_BYTES_PER_LOGIT, Sampler
+from plimsoll.service.worker.serving_run.servable import VLLM
 
 TIMED_DECODES = {"cuda": 5, "cpu": 1}
 

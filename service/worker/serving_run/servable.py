@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES
-from service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
+from plimsoll.planners.families import model_types_with, traits
+from plimsoll.planners.families.family import Serving
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 
 if TYPE_CHECKING:
-    from service.worker.serving_run.deployment import Deployment
+    from plimsoll.service.worker.serving_run.deployment import Deployment
 
 VLLM = "vllm"
 SERVED_ENGINES = (VLLM, "transformers")
-WINDOWED_MODEL_TYPES = ("gemma2", "gemma3_text")
-# Those whose matrices `divided_layers` knows by name.
-DIVIDED_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_MODEL_TYPES)
-MIXTURE_MODEL_TYPES = (*DIVIDED_MIXTURES, "olmoe")
-DIVIDED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, *WINDOWED_MODEL_TYPES, *DIVIDED_MIXTURES, "gemma", "granite")
-SERVED_MODEL_TYPES = (*DIVIDED_MODEL_TYPES, "olmo2", "olmoe", "phi3", "starcoder2")
-# Whose experts alone are in mxfp4, with lengths padded for their kernels.
-MXFP4_MODEL_TYPE = "gpt_oss"
 SERVED_CACHES = ("fp32", "bf16", "fp16", "fp8")
 FULL_ATTENTION, SLIDING_WINDOW, LATENT = "full_attention", "sliding_window", "latent"
 # What each engine's cache is run of.
 SERVED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW, LATENT}, "transformers": {FULL_ATTENTION}}
 # What divides a replica's work in a way that is not run here.
 UNDIVIDED = ("attention_data_parallel", "decode_context_parallel")
+
+
+def served_model_types() -> tuple[str, ...]:
+    """Return the families that a serving proof runs."""
+    return model_types_with(lambda family: family.serving is not None)
 
 
 def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:
@@ -47,7 +45,7 @@ def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Ma
 
 def _refuse_names(deployment: Deployment) -> None:
     for pointer, value, known in (
-        ("/model/config/model_type", deployment.config.get("model_type"), SERVED_MODEL_TYPES),
+        ("/model/config/model_type", deployment.config.get("model_type"), served_model_types()),
         ("/serving/engine", deployment.engine, SERVED_ENGINES),
         ("/serving/weights", deployment.weights, SERVED_WEIGHTS),
         ("/serving/kv_cache", deployment.kv_cache, SERVED_CACHES),
@@ -56,20 +54,24 @@ def _refuse_names(deployment: Deployment) -> None:
             raise NotYetAvailable(f"{value!r} is not served in a proof yet; these are: {known}.", pointer=pointer)
 
 
+def _serving(model_type: str) -> Serving:
+    return traits(model_type).serving or Serving(is_divided=False)
+
+
 def _refuse_ranks(deployment: Deployment) -> None:
     """Raise for a model whose matrices are not divided over ranks; the plan has seen to it that lengths divide."""
     model_type = deployment.config["model_type"]
-    if deployment.tensor_parallel > 1 and model_type not in DIVIDED_MODEL_TYPES:
+    if deployment.tensor_parallel > 1 and not _serving(model_type).is_divided:
         raise NotYetAvailable(f"{model_type!r} is served on one rank only.", pointer="/layout/tensor_parallel")
 
 
 def _refuse_format(deployment: Deployment) -> None:
     """Raise for a format or a mixture that an engine's stand-in has no kernels of."""
     model_type, weights = deployment.config["model_type"], deployment.weights
-    if deployment.engine != VLLM and (weights in PACKED_WEIGHTS or model_type in MIXTURE_MODEL_TYPES):
+    if deployment.engine != VLLM and (weights in PACKED_WEIGHTS or traits(model_type).has_experts):
         what = f"weights in {weights}" if weights in PACKED_WEIGHTS else f"{model_type!r}"
         raise NotYetAvailable(f"{deployment.engine}'s {what} are not run yet.", pointer="/serving/engine")
-    if weights == MXFP4 and model_type != MXFP4_MODEL_TYPE:
+    if weights == MXFP4 and not _serving(model_type).has_mxfp4_experts:
         raise NotYetAvailable(f"{model_type!r} in {weights} is not served in a proof yet.", pointer="/serving/weights")
 
 

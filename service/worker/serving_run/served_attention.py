@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from service.worker.serving_run.cache import BlockCache
+from plimsoll.service.worker.serving_run.cache import BlockCache
 
 SERVED_ATTENTION = "plimsoll_served"
 

@@ -6,19 +6,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import ANY, Device, environment, find_device
-from service.worker.device_run.meters import meter_of
-from service.worker.device_run.where import GIB, HEADROOM, PROCESS_BYTES
-from service.worker.dry_run.recording.allocator import replay
-from service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.step import Report
-from service.worker.dry_run.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error
-from service.worker.serving_run.deployment import Deployment, read_deployment
-from service.worker.serving_run.passes import PROFILE, SERVING_STAGES
-from service.worker.serving_run.running import run_passes, trace_passes
-from service.worker.serving_run.servable import VLLM, refuse_on_device
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import ANY, Device, environment, find_device
+from plimsoll.service.worker.device_run.meters import meter_of
+from plimsoll.service.worker.device_run.where import HEADROOM, PROCESS_BYTES
+from plimsoll.service.worker.dry_run.recording.allocator import replay
+from plimsoll.service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.step import Report
+from plimsoll.service.worker.dry_run.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error
+from plimsoll.service.worker.serving_run.deployment import Deployment, read_deployment
+from plimsoll.service.worker.serving_run.passes import PROFILE, SERVING_STAGES
+from plimsoll.service.worker.serving_run.running import run_passes, trace_passes
+from plimsoll.service.worker.serving_run.servable import VLLM, refuse_on_device
 
 TERMS = ("weights", "kv_cache", "activations")
 WEIGHT_KINDS = (Kind.PARAMETER.value, Kind.BUFFER.value)

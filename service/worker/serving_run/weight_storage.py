@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from service.worker.serving_run.weight_names import FP8, INT4, INT8, MXFP4, NF4
+from plimsoll.service.worker.serving_run.weight_names import FP8, INT4, INT8, MXFP4, NF4
 
 NARROW_DTYPES = {FP8: torch.float8_e4m3fn, INT8: torch.int8}
 NUMBERS_OF_A_WORD, NUMBERS_OF_A_BYTE = 8, 2

@@ -11,12 +11,12 @@ import httpx
 import psycopg
 import pytest
 
-from api.app import create_app
-from service.keys import make_key
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import KEY_SCOPES, KeyScope
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import KEY_SCOPES, KeyScope
 from tests.api.auth.test_keys import JOB, served
 from tests.api.questions import train
 

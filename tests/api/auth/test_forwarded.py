@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from api.auth.forwarded import caller_behind
+from plimsoll.api.auth.forwarded import caller_behind
 from tests.api.auth.test_keys import served
 
 PROXIES = (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))

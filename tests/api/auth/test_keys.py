@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from api.app import create_app
-from service.keys import make_key
-from service.persistence.database import Database
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.database import Database
 from tests.api.questions import train
 
 STRANGE_ADDRESS = ("203.0.113.7", 40_000)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from api.auth.led_here import OwnHosts
+from plimsoll.api.auth.led_here import OwnHosts
 from tests.api.auth.test_keys import STRANGE_ADDRESS, served
 
 KNOWN = OwnHosts(("0.0.0.0", "plimsoll.example", "*.svc.example", "tools"))  # noqa: S104

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from api.app import create_app
-from api.auth.rules import need_of
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.api.auth.rules import need_of
+from plimsoll.service.ground.settings import Settings
 
 CONTRACT = create_app(Settings()).openapi()
 

@@ -4,10 +4,9 @@ import pytest
 
 from benchmarks.device.cases import CASES
 from benchmarks.device.table import table
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-
-GIB = 1 << 30
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 
 def test_there_are_at_least_twelve_plans_of_names_of_their_own():

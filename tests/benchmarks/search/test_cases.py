@@ -1,5 +1,5 @@
 from benchmarks.search.cases import CASES, HTTP_CASES, WIDE_CASES, Case
-from service.requests.training import TrainRequest
+from plimsoll.service.requests.training import TrainRequest
 
 
 def test_every_case_has_a_name_of_its_own():

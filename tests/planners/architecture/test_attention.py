@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planners.architecture import KvKind, Split
-from planners.architecture.attention import (
+from plimsoll.planners.architecture import KvKind, Split
+from plimsoll.planners.architecture.attention import (
     GroupedAttention,
     attention_operations,
     attention_tensors,

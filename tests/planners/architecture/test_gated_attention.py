@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.attention import (
+from plimsoll.planners.architecture.attention import (
     GroupedAttention,
     attention_operations,
     attention_tensors,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planners.architecture import Block
-from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half
-from planners.architecture.hyper_connection import (
+from plimsoll.planners.architecture import Block
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half
+from plimsoll.planners.architecture.hyper_connection import (
     HyperConnection,
     hyper_connected_layer,
     hyper_connection_weights,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.mixture_of_experts import (
     MixtureOfExperts,
     expert_weights,
     mixture_operations,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.architecture import Weight
-from planners.architecture.linear_attention import GatedDelta, KimiDelta, LightningAttention
-from planners.architecture.mamba import Mamba, Mamba2
+from plimsoll.planners.architecture import Weight
+from plimsoll.planners.architecture.linear_attention import GatedDelta, KimiDelta, LightningAttention
+from plimsoll.planners.architecture.mamba import Mamba, Mamba2
 
 # Qwen3.5-27B's layer.
 QWEN = GatedDelta(

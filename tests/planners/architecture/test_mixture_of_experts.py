@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from planners.architecture import OperationKind, Part
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture import OperationKind, Part
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     expert_weights,

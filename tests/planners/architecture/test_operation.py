@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planners.architecture import Operation, OperationKind
+from plimsoll.planners.architecture import Operation, OperationKind
 
 
 def attention(**fields: object) -> Operation:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import attention_half
-from planners.architecture.output_gate import gated_output
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import attention_half
+from plimsoll.planners.architecture.output_gate import gated_output
 
 SIZE = GroupedAttention(hidden_size=64, heads=8, key_value_heads=2, head_dim=12)
 

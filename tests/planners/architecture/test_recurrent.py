@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planners.architecture import KvKind, OperationKind, Region
-from planners.architecture.recurrent import (
+from plimsoll.planners.architecture import KvKind, OperationKind, Region
+from plimsoll.planners.architecture.recurrent import (
     Projection,
     RecurrentMixer,
     Selection,

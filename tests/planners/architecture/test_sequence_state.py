@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.architecture import CompressedState, KvKind, KvState
+from plimsoll.planners.architecture import CompressedState, KvKind, KvState
 
 
 def state(heads: int = 8, head_dim: int = 128) -> KvState:

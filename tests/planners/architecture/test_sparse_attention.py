@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import Split
-from planners.architecture.decoder import latent_attention_half
-from planners.architecture.latent_attention import LatentAttention
-from planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_weights
+from plimsoll.planners.architecture import Split
+from plimsoll.planners.architecture.decoder import latent_attention_half
+from plimsoll.planners.architecture.latent_attention import LatentAttention
+from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_weights
 
 INDEXER = TokenIndexer(hidden_size=64, query_rank=40, heads=4, head_dim=6, chosen_tokens=16)
 ATTENTION = LatentAttention(

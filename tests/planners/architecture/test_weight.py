@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.architecture import Part, Split, Weight
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import Part, Split, Weight
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 
 degrees = st.sampled_from([1, 2, 4, 8, 16])
 models = st.sampled_from(["llama-2-7b", "llama-3.1-8b", "qwen2.5-72b", "qwen3-32b", "mistral-7b"])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planners.catalogue import Catalogue, catalogue
-from planners.catalogue.catalogue import FOLDER, name_key
-from planners.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.catalogue import Catalogue, catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER, name_key
+from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from planners.catalogue import Cluster, catalogue
-from planners.catalogue.catalogue import FOLDER, name_key
-from planners.errors import UnknownCluster
+from plimsoll.planners.catalogue import Cluster, catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER, name_key
+from plimsoll.planners.ground.errors import UnknownCluster
+from plimsoll.planners.ground.units import GIB
 
 FILES = sorted((FOLDER / "clusters").glob("*.toml"))
-GIB = 2**30
 GIGABIT_BYTES = 125_000_000
 
 every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.catalogue.catalogue import FOLDER
-from planners.hardware import Gpu
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.units import GIB
 
 FILES = sorted((FOLDER / "gpus").glob("*.toml"))
-GIB = 2**30
 SOURCES = {"rates", "memory", "link", "pcie", "box"}
 FORMATS = {"fp32", "tf32", "bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4"}
 LINK_KINDS = {"nvlink2", "nvlink3", "nvlink4", "nvlink5", "infinity-fabric", "pcie"}

@@ -1,10 +1,9 @@
 import pytest
 
-from planners.catalogue import catalogue
-from planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.ground.units import GIB
 from tests.planners.factories import gpu
-
-GIB = 2**30
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import CatalogueModel, catalogue
-from planners.catalogue.catalogue import FOLDER
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import CatalogueModel, catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER
+from plimsoll.planners.families import describe_config
 
 FILES = sorted((FOLDER / "models").glob("*.json"))
 KEYS = {"id", "aliases", "published_parameters", "source", "verified", "config"}

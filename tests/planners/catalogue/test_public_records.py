@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import UnknownModel
-from planners.huggingface import describe_config
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import UnknownModel
 
 # The names of the records read in files of aiconfigurator, litgpt, NeMo, llm-analysis, SimuMax and calculon.
 RECORDED = """

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface.stored_formats import StoredFormats
-from planners.serving.kv_formats import KV_FORMATS
-from planners.serving.weight_format import WEIGHT_FORMATS
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families.reading.stored_formats import StoredFormats
+from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS
+from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 
 # What re-uploads call their formats.
 FORMAT_WORDS = re.compile(r"fp8|nvfp4|w4a16|w8a8", re.IGNORECASE)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.catalogue import typical_config
-from planners.catalogue.typical import FEWEST_PARAMETERS, MOST_PARAMETERS
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
+from plimsoll.planners.catalogue import typical_config
+from plimsoll.planners.catalogue.typical import FEWEST_PARAMETERS, MOST_PARAMETERS
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
 
 sizes = st.floats(min_value=6.0, max_value=13.0).map(lambda exponent: min(10**exponent, MOST_PARAMETERS))
 

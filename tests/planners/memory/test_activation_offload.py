@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.layout.axes import offload_choices
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activation_offload import micro_batch_offload_bytes
-from planners.memory.job import training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
-from planners.timing.activation_traffic import activation_offload_seconds
-from planners.timing.efficiency import load_efficiency
-from planners.training import plan_without_advice
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.activation_offload import micro_batch_offload_bytes
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.search.axes import offload_choices
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
 ASKED = question(model=small_llama(), gpus=1, sequence_length=128, global_batch_size=2)

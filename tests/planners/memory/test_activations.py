@@ -2,17 +2,18 @@ import dataclasses
 
 import pytest
 
-from planners.huggingface import describe_config
-from planners.memory.activations import (
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.memory import activations, mixture_backward, routing
+from plimsoll.planners.memory.activations import (
     checkpoint_width,
     has_dropout,
     kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
 )
-from planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
-from tests.planners.huggingface.small_hybrids import NEMOTRON_H
+from tests.planners.families.small_hybrids import NEMOTRON_H
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
 H, F = 4096, 14336
@@ -259,3 +260,15 @@ def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
     # beside the context that attention keeps.
     assert dropped.sequence_bytes - shared.sequence_bytes == H
     assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
+
+
+def test_the_names_by_which_a_mixture_is_looked_at_are_those_of_its_description():
+    # A name that no description has would be looked for in vain, and its bytes left out in silence.
+    layer = describe_config(QWEN_MOE, name="tiny").layers[0]
+    operations = {operation.name for operation in layer.operations}
+    tensors = {tensor.name for tensor in layer.tensors}
+    assert {activations.ROUTER, activations.COMBINE, activations.SHARED_COMBINE} <= operations
+    # Only experts without a gate have an inner tensor.
+    gated = {*activations.EXPERT_TENSORS} - {"expert_inner"}
+    assert {*activations.DISPATCHED_TENSORS, *gated, routing.SCORES} <= tensors
+    assert {mixture_backward.DISPATCHED, mixture_backward.EXPERT_OUTPUT, mixture_backward.EXPERT_PRODUCT} <= tensors

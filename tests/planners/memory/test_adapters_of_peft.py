@@ -7,10 +7,10 @@ import pytest
 import torch
 import transformers
 
-from planners.huggingface import describe_config
-from planners.memory.job import training_job
-from planners.memory.profile import load_profile
-from planners.questions import Lora
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.questions import Lora
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question
 
 # peft asks transformers by a name that it calls deprecated, and warns of adapters on tied matrices.

@@ -1,22 +1,22 @@
-"""Moments of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
+"""Events of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.backward import backward_items
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.moment import moment_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.backward import backward_items
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.step_context import step_context
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # A layer's matrices and norms; embedding; head and last norm (`test_forward.py`).
 LAYER, EMBEDDING, HEAD = 36_992, 64_000, 64_064
 
 
-def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, training=None, **changes):
+def events(framework, *, tokens=32, batch=2, gpus=2, layout=None, training=None, **changes):
     asked = question(
         model=small_llama(**changes), sequence_length=tokens, global_batch_size=batch, gpus=gpus, **(training or {})
     )
@@ -24,12 +24,12 @@ def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, training=None
     layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3, **(layout or {})}])
     rows = all_stages(layouts, job.model, batch)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
-    return list(backward_items(moment_of(layouts, rows, job, held, active)))
+    return list(backward_items(step_context(layouts, rows, job, held, active)))
 
 
 def test_of_few_tokens_a_layer_ends_with_all_its_gradients_and_its_first_norm():
     # Top layer, nothing above it: the head's gradient 2 x 64,000 and the layer's 2 x 36,992 are not reduced yet.
-    layers = moments("accelerate", tokens=8)[0]
+    layers = events("accelerate", tokens=8)[0]
     assert layers.gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * LAYER
     # Three layers below keep 16 x 64 + 4 x 64 + 4 x 32 + 8 x 128 bytes a token, 2 fp32 statistics and 4 heads'; the
     # norm has its input, five products of 4 bytes and the residual's gradient of 2; cosines and sines 2 x 2 x 16.
@@ -38,7 +38,7 @@ def test_of_few_tokens_a_layer_ends_with_all_its_gradients_and_its_first_norm():
 
 
 def test_of_more_tokens_its_second_norm_is_worse():
-    layers = moments("accelerate", tokens=32)[0]
+    layers = events("accelerate", tokens=32)[0]
     # The feed-forward's three matrices, 64 x 128 each; behind it the attention alone is kept: its norm 6 x 64 and a
     # statistic, its input, query and context 2 x 64 each, key and value 2 x 32 each, four heads' statistics.
     assert layers.gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 3 * 64 * 128
@@ -49,18 +49,18 @@ def test_of_more_tokens_its_second_norm_is_worse():
 
 def test_of_many_tokens_its_last_matrix_is_worse():
     # One matrix's gradient, 2 x 64 x 128, in place of the whole layer's.
-    assert moments("accelerate", tokens=1024)[0].gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 64 * 128
+    assert events("accelerate", tokens=1024)[0].gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 64 * 128
 
 
 def test_a_gradient_that_waits_on_the_host_is_on_the_device_while_it_is_reduced():
-    *_, head, root = moments("fsdp2", layout={"shard_group": 2, "offload": 2})
+    *_, head, root = events("fsdp2", layout={"shard_group": 2, "offload": 2})
     # The head's in 16 bits and the shard that its reduction makes of it, 4 bytes over 2 ranks; the embedding's shard.
     assert head.gradients.item() == 2 * HEAD + 4 * HEAD / 2
     assert root.gradients.item() == 4 * EMBEDDING / 2
 
 
 def test_dtensor_makes_the_gradient_of_a_split_embedding_whole():
-    split = moments("fsdp2", gpus=4, layout={"tensor_parallel": 2, "sequence_parallel": True})[-2]
+    split = events("fsdp2", gpus=4, layout={"tensor_parallel": 2, "sequence_parallel": True})[-2]
     # A rank's matrices halve, the norms of 128 (and the last one's 64) do not: layers (36,864 / 2 + 128) and head
     # 32,000 + 64, in shards of 4 bytes over 2 ranks; the whole embedding 2 x 64,000.
     assert split.gradients.item() == 4 * (4 * (18_432 + 128) + 32_064) / 2 + 2 * EMBEDDING
@@ -69,31 +69,31 @@ def test_dtensor_makes_the_gradient_of_a_split_embedding_whole():
 
 
 def test_without_tensor_parallelism_there_is_no_such_moment():
-    assert len(moments("fsdp2")) == len(moments("accelerate")) + 1  # the head's own reduction
+    assert len(events("fsdp2")) == len(events("accelerate")) + 1  # the head's own reduction
 
 
 def test_a_pipeline_has_no_shards_of_gradients_before_its_last_pass():
     pipeline = {"pipeline_parallel": 2}
-    layers = moments("fsdp2", tokens=8, batch=8, gpus=4, layout=pipeline)[0]
+    layers = events("fsdp2", tokens=8, batch=8, gpus=4, layout=pipeline)[0]
     # First of two stages, its second layer: one layer's gradient in 16 bits, and 4 bytes of all that it sums.
     assert layers.gradients[0, 0].item() == 2 * LAYER
     assert layers.communication[0, 0].item() == 2 * (2 * LAYER + EMBEDDING) + 4 * (2 * LAYER + EMBEDDING)
 
 
 def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
-    reduction = moments("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2})[-1]
+    reduction = events("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2})[-1]
     # The embedding: its weights are gone, its gradient is summed, copied for the reduction, and then half of it stays.
     assert reduction.communication[0].item() == 2 * 2 * LAYER + 4 * (2 * LAYER + EMBEDDING) + 4 * EMBEDDING
     assert reduction.gradients[0].item() == 4 * EMBEDDING / 2
 
 
-def mixture_moments(model=None, **layout):
+def mixture_events(model=None, **layout):
     asked = question(model=model or small_mixtral(), sequence_length=32, global_batch_size=4, gpus=4)
     job = training_job(asked, load_profile("fsdp2"))
     layouts = candidates_from_rows([{"data_parallel": 4, "shard_group": 4, "zero_stage": 3, **layout}])
     rows = all_stages(layouts, job.model, 4)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
-    return list(backward_items(moment_of(layouts, rows, job, held, active)))
+    return list(backward_items(step_context(layouts, rows, job, held, active)))
 
 
 # Four experts of 3 x 64 x 128; queries to output 64 x (64 + 32 + 32 + 64), a router of 4 x 64 and two norms.
@@ -102,11 +102,11 @@ EXPERTS, BESIDE = 4 * 24_576, 12_288 + 256 + 128
 
 def test_gradients_of_all_experts_stand_together():
     # The top layer, with nothing above: its experts' gradients in 16 bits, and the head's shard of four.
-    assert mixture_moments()[0].gradients.reshape(-1)[0] == 2 * EXPERTS + 4 * HEAD / 4
+    assert mixture_events()[0].gradients.reshape(-1)[0] == 2 * EXPERTS + 4 * HEAD / 4
 
 
 def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_in():
-    layers, copied, _, beside = mixture_moments(expert_parallel=2)[:4]
+    layers, copied, _, beside = mixture_events(expert_parallel=2)[:4]
     # Half of the experts on a rank, over two ranks. The lowest layer: its own weights, the embedding ahead, and the
     # buffer of what the layer above has beside its experts.
     assert layers.communication.reshape(-1)[2] == 2 * (EXPERTS // 2 + BESIDE) + 2 * EMBEDDING + 4 * BESIDE
@@ -118,7 +118,7 @@ def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_i
 
 
 def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
-    root = moments("accelerate")[-1]
+    root = events("accelerate")[-1]
     # Whole in 16 bits and in the buffer of 4 bytes; of the layers the shards, 4 bytes over 2 ranks.
     assert root.communication.item() == (2 + 4) * (EMBEDDING + HEAD)
     assert root.gradients.item() == 4 * 4 * LAYER / 2
@@ -132,7 +132,7 @@ def beside_shared():
 
 @pytest.mark.parametrize(("recompute", "ranks", "is_held"), [(2, 2, True), (0, 2, False), (2, 4, False)])
 def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them(recompute, ranks, is_held):
-    again = mixture_moments(beside_shared(), expert_parallel=ranks, recompute=recompute)[2]
+    again = mixture_events(beside_shared(), expert_parallel=ranks, recompute=recompute)[2]
     # Both layers' weights, the buffer of half of the experts over two ranks, and the head that is reduced. Beside the
     # experts are the shared one, 3 x 64 x 128, the biases of query, key and value, and a score of one row, of which a
     # buffer over four ranks has four.
@@ -142,12 +142,12 @@ def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_rank
 
 
 def test_without_a_shared_expert_a_second_run_finds_its_experts_gathered():
-    assert mixture_moments(expert_parallel=2, recompute=2)[2].communication.reshape(-1)[0] == 0
+    assert mixture_events(expert_parallel=2, recompute=2)[2].communication.reshape(-1)[0] == 0
 
 
 def test_of_few_tokens_the_first_of_a_feed_forward_s_matrices_is_cast_to_fp8_beside_the_others_gradients():
     fp8 = {"precision": "fp8-mixed"}
-    plain, cast = (moments("fsdp2", tokens=8, training=training)[0] for training in (None, fp8))
+    plain, cast = (events("fsdp2", tokens=8, training=training)[0] for training in (None, fp8))
     # Beside the head's shard, 4 bytes over 2 ranks, two of three matrices of 64 x 128 in 16 bits. The third is scaled
     # and clamped in fp32, and there in fp8.
     assert cast.gradients.reshape(-1)[0] == 4 * HEAD / 2 + 2 * 2 * 64 * 128

@@ -4,20 +4,20 @@ import dataclasses
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.companions import companion_bytes, companion_items, with_companions
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
-from planners.questions import Companion
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import step_seconds
-from planners.training import plan_without_advice
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.companions import companion_bytes, companion_items, with_companions
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.questions import Companion
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_seconds
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
 PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
@@ -105,7 +105,7 @@ def test_a_value_model_that_learns_holds_all_that_the_policy_holds():
     job, layouts = _job(VALUE), _layouts(0)
     alone = holdings(layouts, all_stages(layouts, job.model, job.global_batch_size), job)
     beside = with_companions(alone, layouts, job)
-    # fp32 weights and gradients, and two moments with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
+    # fp32 weights and gradients, and two events with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
     assert beside.parameters.max() == 2 * alone.parameters.max() == 2 * 4 * PARAMETERS
     assert beside.gradients.max() == 2 * alone.gradients.max() == 2 * 4 * PARAMETERS
     assert beside.optimizer.max() == 2 * alone.optimizer.max() == 2 * (8 * PARAMETERS + 4 * 39)

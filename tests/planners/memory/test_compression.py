@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.memory.compression import remembered_bytes, sent_fraction
-from planners.training import plan_training
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.memory.compression import saved_routing_bytes, sent_fraction
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import job, one_layout
 
@@ -38,8 +38,8 @@ def test_powersgd_sends_two_vectors_for_a_matrix_and_norms_whole():
 )
 def test_errors_are_remembered_in_fp32(compression: str, ranks: int, bytes_an_element: float):
     layouts = one_layout(data_parallel=ranks)
-    remembered = remembered_bytes(layouts, compressed("ddp", compression), np.array([[1000.0]]))
-    assert float(remembered.max()) == 1000 * bytes_an_element
+    saved_routing = saved_routing_bytes(layouts, compressed("ddp", compression), np.array([[1000.0]]))
+    assert float(saved_routing.max()) == 1000 * bytes_an_element
 
 
 def test_compressed_gradients_are_planned_where_every_rank_has_them_whole():

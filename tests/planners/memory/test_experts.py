@@ -2,10 +2,10 @@
 
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.huggingface import describe_config
-from planners.memory.activations import meeting_gradients
-from planners.training import plan_training
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.memory.activations import meeting_gradients
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question
 from tests.planners.training_cases import memory
 

@@ -1,40 +1,40 @@
-"""Moments of the forward pass of a small Llama over two ranks; every length is even, so that nothing is padded.
+"""Events of the forward pass of a small Llama over two ranks; every length is even, so that nothing is padded.
 
 A layer has 36,992 parameters and 2 layers' matrices and norms alike; embedding and head 64,000 each, the last norm 64.
 """
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.forward import forward_items
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.moment import moment_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.forward import forward_items
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.step_context import step_context
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 LAYER, HEAD, ROOT = 36_992, 64_064, 128_064
 TOKENS, WORDS = 32, 1000
 
 
-def moments(framework, *, kernels=None, **changes):
+def events(framework, *, kernels=None, **changes):
     asked = question(model=small_llama(**changes), sequence_length=TOKENS, global_batch_size=2, kernels=kernels, gpus=2)
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3}])
     rows = all_stages(layouts, job.model, asked.global_batch_size)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
-    return list(forward_items(moment_of(layouts, rows, job, held, active)))
+    return list(forward_items(step_context(layouts, rows, job, held, active)))
 
 
 def test_the_last_layer_s_gather_meets_the_buffer_of_the_layer_before():
     # The root, one layer's weights and two layers' buffers, 2 bytes each.
-    assert moments("accelerate")[0].communication.item() == 2 * (ROOT + 3 * LAYER)
+    assert events("accelerate")[0].communication.item() == 2 * (ROOT + 3 * LAYER)
 
 
 def test_the_first_layer_s_gather_meets_the_root_s_buffer():
-    first = moments("accelerate")[1]
+    first = events("accelerate")[1]
     # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features, and cosines
     # and sines, 2 x 16, 2 bytes each.
     assert first.communication.item() == 2 * 2 * (ROOT + LAYER)
@@ -42,22 +42,22 @@ def test_the_first_layer_s_gather_meets_the_root_s_buffer():
 
 
 def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
-    assert moments("fsdp2")[0].communication.item() == 2 * 3 * LAYER
+    assert events("fsdp2")[0].communication.item() == 2 * 3 * LAYER
 
 
 def test_the_backward_pass_gathers_the_root_again_beside_the_log_softmax():
-    again = moments("accelerate")[2]
+    again = events("accelerate")[2]
     assert again.communication.item() == 2 * 2 * ROOT
     assert again.logits.item() == 4 * TOKENS * WORDS
 
 
 def test_fsdp1_has_views_of_its_buffers_and_keeps_the_root():
     # The loss alone, with the root and the last layer's buffer.
-    only = moments("accelerate", kernels="eager")
+    only = events("accelerate", kernels="eager")
     assert [items.communication.item() for items in only] == [2 * (ROOT + LAYER)]
 
 
 @pytest.mark.parametrize(("tied", "gathered"), [(False, HEAD), (True, HEAD)])
 def test_a_loss_outside_the_model_meets_the_head_alone(tied, gathered):
     # A tied head's unit is the root: one matrix and the last norm.
-    assert moments("fsdp2", tie_word_embeddings=tied)[-1].communication.item() == 2 * gathered
+    assert events("fsdp2", tie_word_embeddings=tied)[-1].communication.item() == 2 * gathered

@@ -2,8 +2,8 @@
 
 import pytest
 
-from planners.memory.frozen import frozen_note
-from planners.questions import Lora
+from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.questions import Lora
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import job, memory
 

@@ -1,15 +1,15 @@
-"""Moments at a head of its own, of a small Llama: hidden 64, 1,000 words, 32 tokens of one sequence a rank."""
+"""Events at a head of its own, of a small Llama: hidden 64, 1,000 words, 32 tokens of one sequence a rank."""
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.head_backward import head_casts
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.moment import moment_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.head_backward import head_casts
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.step_context import step_context
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 TOKENS, WORDS, HIDDEN = 32, 1000, 64
@@ -27,7 +27,7 @@ def casts(kernels=None):
     layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3}])
     rows = all_stages(layouts, job.model, 2)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
-    return list(head_casts(moment_of(layouts, rows, job, held, active)))
+    return list(head_casts(step_context(layouts, rows, job, held, active)))
 
 
 # In 16 bits and in fp8 already; then scaled and clamped in fp32, and fp8, or fp8 alone.
@@ -42,9 +42,9 @@ def test_beside_the_head_s_cast_stands_the_logits_gradient_in_16_bits_and_in_fp8
     assert backward.logits.item() == (2 + 1) * TOKENS * WORDS
 
 
-@pytest.mark.parametrize("moment", [0, 1])
-def test_the_head_is_scaled_and_clamped_in_fp32_where_no_kernel_does_it_at_once(moment):
-    eager, compiled = (casts(kernels)[moment].activations.item() for kernels in (None, "compiled"))
+@pytest.mark.parametrize("event", [0, 1])
+def test_the_head_is_scaled_and_clamped_in_fp32_where_no_kernel_does_it_at_once(event):
+    eager, compiled = (casts(kernels)[event].activations.item() for kernels in (None, "compiled"))
     assert eager - compiled == (4 + 4) * MATRIX
 
 

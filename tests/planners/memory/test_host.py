@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount
-from planners.layout.candidates import candidates_from_rows
-from planners.layout.search import search
-from planners.memory.job import training_job
-from planners.memory.peak import FITS, NO, UNSURE, Needs, excess, have_memory, memory_of, needs_of, verdicts
-from planners.memory.profile import load_profile
-from planners.training import plan_without_advice
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.peak import FITS, NO, UNSURE, Needs, excess, have_memory, memory_of, needs_of, verdicts
+from plimsoll.planners.search.search import search
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
 
-GIB = 2**30
 H100 = catalogue().gpu("h100-sxm-80gb")
 # Llama 3 8B; under DeepSpeed's stage 3 the host has 4 + 4 + 8 bytes and 2 of gradients for each, with parameters 20.
 PARAMETERS = 8_030_261_248

@@ -2,10 +2,10 @@
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.memory.latents import keep_latents
-from planners.memory.profile import load_profile
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.memory.latents import keep_latents
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import llama
 
 KERNELS = load_profile("fsdp2").kernels

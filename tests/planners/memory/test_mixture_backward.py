@@ -1,7 +1,7 @@
 """A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
 
-from planners.memory.activations import kept_bytes
-from planners.memory.mixture_backward import (
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.mixture_backward import (
     beside_returned_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
@@ -9,7 +9,7 @@ from planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
 ACCELERATE = load_profile("accelerate").kernels
@@ -85,11 +85,11 @@ def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what
 
 def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
-    moments = (
+    events = (
         kept_at_combine(block, kept(block), ACCELERATE, 2, 2),
         beside_returned_tokens(block, FSDP2, 2),
         kept_as_experts_are_reduced(block, kept(block), 2),
         kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )
-    for found in moments:
+    for found in events:
         assert found.sequence_bytes + found.tensor_bytes + found.gathered_bytes + found.dispatched_bytes == 0

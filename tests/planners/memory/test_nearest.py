@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from planners.memory.nearest import SIZES, measured_runs, nearest_note, plan_sizes
-from planners.memory.profile import load_profile, profile_names
-from planners.training import plan_training
+from plimsoll.planners.memory.nearest import SIZES, measured_runs, nearest_note, plan_sizes
+from plimsoll.planners.stacks.profile import load_profile, stack_names
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question
 
 LAYOUT = plan_training(question(framework="fsdp2")).plan.layout
@@ -14,7 +14,7 @@ def sizes(**changes: float) -> dict[str, float]:
 
 
 def test_profiles_are_measured_exactly_where_runs_are_on_record():
-    assert all(bool(measured_runs(name)) is load_profile(name).measured for name in profile_names())
+    assert all(bool(measured_runs(name)) is load_profile(name).measured for name in stack_names())
 
 
 def test_a_run_that_was_measured_is_its_own_nearest():

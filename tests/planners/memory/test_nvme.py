@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.job import training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
-from planners.timing.efficiency import load_efficiency
-from planners.timing.nvme import nvme_seconds
-from planners.training import plan_without_advice
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.nvme import nvme_seconds
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question
 
 # Llama 3 8B has 8,030,261,248 parameters; over two ranks 4,015,130,624.
@@ -28,7 +28,7 @@ def _layouts(offload):
 
 
 def test_optimizer_states_lie_on_the_drives_and_the_host_keeps_four_buffers():
-    # fp32 gradient, master copy and two moments: 16 bytes; 4 buffers x 1e9 elements x 4 bytes, and 16-bit gradients.
+    # fp32 gradient, master copy and two events: 16 bytes; 4 buffers x 1e9 elements x 4 bytes, and 16-bit gradients.
     memory = memory_of(_layouts(1), 0, _job(), hardware(2))
     assert memory.nvme_bytes == 16 * LOCAL
     assert memory.host_bytes == 16_000_000_000 + 2 * LOCAL

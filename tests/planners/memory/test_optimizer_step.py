@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.job import training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import hardware, question, small_llama
 
 EVERY_STATE = 2
@@ -40,7 +40,7 @@ def test_adafactor_makes_two_fp32_copies_of_the_largest_matrix():
 
 
 def test_muon_makes_half_precision_products_of_the_largest_matrix_of_a_layer():
-    # Moments: one fp32 of matrices, two of the rest; 8 bytes of 128 x 64 elements and 4 of 64 x 64 beside them.
+    # Events: one fp32 of matrices, two of the rest; 8 bytes of 128 x 64 elements and 4 of 64 x 64 beside them.
     matrices, rest = 4 * (LAYER - 128), PARAMETERS - 4 * (LAYER - 128)
     memory = _memory("ddp", "muon", zero_stage=0)
     states = 4 * matrices + 8 * rest
@@ -62,5 +62,5 @@ def test_the_trainer_keeps_the_embedding_s_states_in_fp32():
 def test_fsdp2_puts_parameters_gradients_and_states_on_the_host():
     memory = _memory("fsdp2", gpus=2, zero_stage=3, offload=EVERY_STATE)
     assert memory.items.parameters == memory.items.optimizer == 0
-    # fp32 parameter, gradient and two moments of half of everything, and a step counter for each of 39 tensors.
+    # fp32 parameter, gradient and two events of half of everything, and a step counter for each of 39 tensors.
     assert memory.host_bytes >= 16 * PARAMETERS // 2 + 4 * TENSORS

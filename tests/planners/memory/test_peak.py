@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.peak import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.peak import (
     FITS,
     NEAR_CAPACITY_FRACTION,
     NO,
@@ -19,12 +20,11 @@ from planners.memory.peak import (
     peak_bytes,
     verdicts,
 )
-from planners.questions import Lora, Recompute
+from plimsoll.planners.questions import Lora, Recompute
 from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import job, memory, one_layout
 
-GIB = 2**30
 FULL = 2
 
 
@@ -255,7 +255,7 @@ def test_qlora_s_base_is_nf4_with_its_scales_and_a_bf16_rest():
 
 
 def test_foreach_makes_one_temporary_of_every_parameter():
-    # Pure bf16 AdamW: 2 parameter + 2 gradient + 4 moments + 2 temporary = 10 bytes, as 7.24e9 parameters in 67.46 GiB.
+    # Pure bf16 AdamW: 2 parameter + 2 gradient + 4 events + 2 temporary = 10 bytes, as 7.24e9 parameters in 67.46 GiB.
     layout = {"recompute": FULL, "fused_cross_entropy": True}
     planned = memory("accelerate", precision="bf16", sequence_length=64, layout=layout)
     assert planned.phase == "optimizer step"
@@ -313,7 +313,7 @@ def test_autocast_keeps_casts_of_weights_and_of_activations(vocabulary, sequence
 
 def test_casts_of_all_weights_live_to_the_end_of_the_forward_pass():
     # Casts of 32 recomputed layers, 2 x 218,112,000 bytes each, outweigh two bytes a logit; of two micro-batches the
-    # second meets the gradients, so that this is the worst moment.
+    # second meets the gradients, so that this is the worst event.
     layout = {"data_parallel": 8, "recompute": FULL}
     items = memory("ddp", sequence_length=128, layout=layout, global_batch_size=16).items
     assert items.parameters == 4 * 8_030_261_248 + 2 * (32 * 218_112_000 + 128256 * 4096)
@@ -352,7 +352,7 @@ def test_litgpt_gives_a_tied_model_a_head_of_its_own():
 
 def test_transformer_engine_keeps_one_empty_gradient_of_each_matrix():
     plain, ours = (
-        max(moment.items.activations for moment in planned.stages[0].moments)
+        max(step.items.activations for step in planned.stages[0].moments)
         for planned in (
             memory(framework, sequence_length=64, layout={"zero_stage": 1}) for framework in ("nanotron", "megatron")
         )

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import Block
-from planners.architecture.decoder import decoder_layer, recurrent_half
-from planners.architecture.linear_attention import GatedDelta, KimiDelta
-from planners.architecture.mamba import Mamba, Mamba2
-from planners.memory.activations import kept_bytes
-from planners.memory.profile import load_profile
-from planners.memory.recurrent import scan_workspace_bytes
+from plimsoll.planners.architecture import Block
+from plimsoll.planners.architecture.decoder import decoder_layer, recurrent_half
+from plimsoll.planners.architecture.linear_attention import GatedDelta, KimiDelta
+from plimsoll.planners.architecture.mamba import Mamba, Mamba2
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.recurrent import scan_workspace_bytes
+from plimsoll.planners.stacks.profile import load_profile
 
 OUTSIDE = load_profile("megatron").kernels
 FUSED = dataclasses.replace(OUTSIDE, fuses_scan_output=True)

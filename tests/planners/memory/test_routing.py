@@ -1,7 +1,7 @@
 """A small Mixtral of eight experts, two of them for each token."""
 
-from planners.memory.profile import load_profile
-from planners.memory.routing import kept_routing_bytes, remembered_routing_bytes
+from plimsoll.planners.memory.routing import kept_routing_bytes, remembered_routing_bytes
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
 FSDP2, MEGATRON = load_profile("fsdp2").kernels, load_profile("megatron").kernels

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from planners.memory.peak import peak_bytes
-from planners.memory.run_ahead import run_ahead_bytes
-from planners.memory.stages import all_stages
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.peak import peak_bytes
+from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from tests.planners.factories import llama
 from tests.planners.training_cases import job, memory, one_layout
 

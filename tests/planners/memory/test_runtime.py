@@ -1,6 +1,6 @@
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.profile import load_profile
-from planners.memory.runtime import runtime_bytes
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.runtime import runtime_bytes
+from plimsoll.planners.stacks.profile import load_profile
 
 
 def test_every_axis_with_ranks_has_a_communicator():

@@ -1,7 +1,7 @@
-from planners.huggingface import describe_config
-from planners.memory.activations import kept_bytes
-from planners.memory.profile import load_profile
-from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels

@@ -1,10 +1,10 @@
 import pytest
 
-from planners.architecture import Block, Part, Split, Weight
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.job import BlockWeights
-from planners.memory.optimizers import optimizer_kind
-from planners.memory.shards import (
+from plimsoll.planners.architecture import Block, Part, Split, Weight
+from plimsoll.planners.jobs.job import BlockWeights
+from plimsoll.planners.jobs.optimizers import optimizer_kind
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.shards import (
     are_divisible,
     divisions,
     frozen_elements,
@@ -115,17 +115,17 @@ def test_tensor_parallelism_must_cut_evenly_but_for_the_vocabulary():
 
 def test_moments_follow_the_elements_and_count_their_steps():
     adamw = optimizer_kind("adamw")
-    # Two moments of 20 elements in 4 bytes, and a counter of 4 bytes for each of two tensors.
+    # Two events of 20 elements in 4 bytes, and a counter of 4 bytes for each of two tensors.
     assert moment_bytes(part(MATRIX, NORM), by("fsdp2", FOUR), adamw, 4.0).tolist() == [168]
-    # Of a flat buffer no tensor keeps a counter: two moments of 17.
+    # Of a flat buffer no tensor keeps a counter: two events of 17.
     assert moment_bytes(part(MATRIX, NORM), by("reference", FOUR), adamw, 4.0).tolist() == [136]
 
 
 def test_a_factored_moment_has_a_row_and_a_column_of_each_matrix():
     adafactor = optimizer_kind("adafactor")
-    # 3 x 6 of the matrix: 3 + 6; one moment of 2 of the norm: 11 in 4 bytes, and two counters.
+    # 3 x 6 of the matrix: 3 + 6; one event of 2 of the norm: 11 in 4 bytes, and two counters.
     assert moment_bytes(part(MATRIX, NORM), by("accelerate", FOUR), adafactor, 4.0).tolist() == [52]
-    # Of a flat buffer a quarter of 10 + 6, and one moment of 6 / 4, so 2.
+    # Of a flat buffer a quarter of 10 + 6, and one event of 6 / 4, so 2.
     assert moment_bytes(part(MATRIX, NORM), by("reference", FOUR), adafactor, 4.0).tolist() == [24]
     # Each of 8 / 4 experts of 6 x 4 has its own row and column: 2 x (6 + 4), and one counter.
     assert moment_bytes(part(EXPERTS), by("accelerate", FOUR), adafactor, 4.0).tolist() == [84]
@@ -144,7 +144,7 @@ def test_distinct_ways_spread_back_over_all_layouts():
 def test_four_real_ranks_store_what_the_formula_says():
     # Llama with V = 32,003 and f = 1,366 over 4 FSDP2 ranks, fp32: 55,874,048 bytes of parameters on every rank,
     # measured on four gloo processes.
-    from planners.huggingface import describe_config
+    from plimsoll.planners.families import describe_config
 
     model = describe_config(
         {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from planners.architecture import ModelSpec
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import ServingLayoutRequest, ServingQuestion
-
-GIB = 2**30
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
 
 # vLLM logs 79.19 GiB; rates of the H100 whitepaper, dense.
 H100 = Gpu(
@@ -105,6 +104,7 @@ def question(
         **{
             "model": spec or model(),
             "hardware": hardware(gpus),
+            "engine": "vllm",
             "engine_version": "0.19",
             "max_model_len": 8192,
             "layout": ServingLayoutRequest(**(layout or {})),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.inference import plan_serving
-from planners.questions import RopeScaling
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.questions import RopeScaling
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import GPT2, model, question
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from plimsoll.planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from plimsoll.planners.serving.releases.profile import engine_profile
 from tests.planners.serving.factories import MIXTRAL, model
 
 MIXTURE = model(MIXTRAL)
+VLLM = engine_profile("vllm", None)
 
 
 def test_a_replica_has_attention_data_times_tensor_times_pipeline_gpus():
@@ -22,7 +24,7 @@ def test_a_mixture_has_experts_and_a_dense_model_none():
 
 @pytest.mark.parametrize("field", ["attention_data_parallel", "expert_parallel"])
 def test_a_model_without_experts_has_none_to_divide(field):
-    obstacle = degrees_obstacle(model(), "vllm", Degrees(tensor_parallel=2, **{field: 2}))
+    obstacle = degrees_obstacle(model(), VLLM, Degrees(tensor_parallel=2, **{field: 2}))
     assert obstacle.pointer == f"/layout/{field}"
     assert "no experts" in str(obstacle)
 
@@ -32,7 +34,7 @@ def test_a_model_without_experts_has_none_to_divide(field):
 ])  # fmt: skip
 def test_vllm_deals_experts_to_all_ranks_or_none_and_others_to_a_divisor(experts, engine, allowed):
     degrees = Degrees(tensor_parallel=4, expert_parallel=experts)
-    assert (degrees_obstacle(MIXTURE, engine, degrees) is None) is allowed
+    assert (degrees_obstacle(MIXTURE, engine_profile(engine, None), degrees) is None) is allowed
 
 
 @pytest.mark.parametrize(
@@ -41,4 +43,4 @@ def test_vllm_deals_experts_to_all_ranks_or_none_and_others_to_a_divisor(experts
 def test_a_sequence_is_shared_out_among_the_ranks_that_hold_the_same_heads(tensor, context, allowed):
     # 8 key-value heads: 16 ranks hold each twice.
     degrees = Degrees(tensor_parallel=tensor, decode_context_parallel=context)
-    assert (degrees_obstacle(model(), "vllm", degrees) is None) is allowed
+    assert (degrees_obstacle(model(), VLLM, degrees) is None) is allowed

@@ -11,14 +11,15 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_cache import CacheLayout, cache_layout, capacity
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token
-from tests.planners.serving.factories import GIB, model
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token
+from plimsoll.planners.serving.engines.vllm.kv_cache import CacheLayout, cache_layout, capacity
+from plimsoll.planners.serving.releases.profile import EngineProfile, engine_profile
+from tests.planners.serving.factories import model
 
 V19 = engine_profile("vllm", "0.19")
 # Two blocks of state a sequence and tokens as concurrency times length, as at 0.24 with prefix caching.

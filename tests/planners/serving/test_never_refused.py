@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.errors import PlimsollError
-from planners.questions import ServiceLevel
-from planners.serving.replica import plan_replica
-from planners.serving.search import search_layouts
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.questions import ServiceLevel
+from plimsoll.planners.serving.replica import plan_replica
+from plimsoll.planners.serving.search.search import search_layouts
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import LLAMA_70B, MIXTRAL, model, question
 
 MODELS = (model(), model(LLAMA_70B), model(MIXTRAL))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.serving.answer import KvCache
-from planners.serving.degrees import Degrees
-from planners.serving.replica import plan_replica
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.serving.answer import KvCache
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.replica import plan_replica
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import hybrid, question
 
 

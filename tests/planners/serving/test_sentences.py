@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.inference import plan_serving
-from planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.serving.planning import plan_serving
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")

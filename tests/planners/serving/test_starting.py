@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import KvKind
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.questions import ServingQuestion
-from planners.serving.search import search_layouts
-from planners.serving.settings import resolve_settings
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.architecture import KvKind
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.search.search import search_layouts
+from plimsoll.planners.serving.settings.settings import resolve_settings
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
 from tests.planners.serving.factories import hardware, question
 
 RESOLVER = ModelResolver(catalogue(), Settings())
@@ -68,7 +68,7 @@ CHECKS = (
 def test_every_model_of_the_catalogue_is_planned_with_options_that_vllm_starts_with(gpus):
     refused = []
     for name in MODELS:
-        asked = ServingQuestion(model=spec_of(name), hardware=hardware(gpus), max_model_len=4096)
+        asked = ServingQuestion(engine="vllm", model=spec_of(name), hardware=hardware(gpus), max_model_len=4096)
         try:
             found = search_layouts(asked, resolve_settings(asked))
         except PlimsollError:
@@ -105,6 +105,7 @@ def test_earlier_releases_hold_the_batch_down_by_themselves():
 )
 def test_the_batch_is_one_that_starts_where_a_log_names_the_blocks(gpu, weights, utilization, length, version, printed):
     asked = ServingQuestion(
+        engine="vllm",
         model=spec_of("Qwen/Qwen3.6-27B"),
         hardware=hardware(1, gpu=catalogue().gpu(gpu)),
         weights=weights,
@@ -120,7 +121,7 @@ def test_the_batch_is_one_that_starts_where_a_log_names_the_blocks(gpu, weights,
 def test_a_batch_smaller_than_an_encoders_decoder_prompt_is_refused():
     # Whisper is the encoder-decoder that vLLM serves; with longer positions than it has, for a prompt beyond a batch.
     spec = dataclasses.replace(spec_of("google-t5/t5-11b"), model_type="whisper")
-    asked = ServingQuestion(model=spec, hardware=hardware(1), max_model_len=20_000)
+    asked = ServingQuestion(engine="vllm", model=spec, hardware=hardware(1), max_model_len=20_000)
     # An H100's own batch is 8,192 tokens.
     assert resolve_settings(asked).max_num_batched_tokens == 20_000
     with pytest.raises(InvalidQuestion, match="encoder-decoder models whole") as caught:
@@ -130,7 +131,7 @@ def test_a_batch_smaller_than_an_encoders_decoder_prompt_is_refused():
 
 def test_sparse_latents_have_blocks_of_64_and_whole_ones_of_16():
     sizes = [
-        resolve_settings(ServingQuestion(model=spec_of(name), hardware=hardware(8))).block_size
+        resolve_settings(ServingQuestion(engine="vllm", model=spec_of(name), hardware=hardware(8))).block_size
         for name in ("deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V3")
     ]
     assert sizes == [64, 16]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.serving.startup_log import MOST_LINE_CHARACTERS, MOST_LINES, read_startup_log
-
-GIB = 2**30
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.serving.startup_log import MOST_LINE_CHARACTERS, MOST_LINES, read_startup_log
 
 # Written for this project in the wording of each version; figures of public starts (Llama-3.1-8B and Qwen3-14B on
 # H100-80GB by vLLM 0.19 and 0.15, Llama-3-8B by 0.6, Qwen3-14B by SGLang 0.5).

@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 
-from planners.inference import plan_serving
-from tests.planners.serving.factories import (
-    GIB,
-    LLAMA_8B,
-    LLAMA_70B,
-    QWEN2_72B,
-    QWEN3_8B,
-    QWEN3_14B,
-    model,
-    question,
-)
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.serving.planning import plan_serving
+from tests.planners.serving.factories import LLAMA_8B, LLAMA_70B, QWEN2_72B, QWEN3_8B, QWEN3_14B, model, question
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.questions import LengthDistribution
-from planners.serving.traffic import SAMPLES, Traffic, mean_tokens, sample_tokens
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.questions import LengthDistribution
+from plimsoll.planners.serving.traffic import SAMPLES, Traffic, mean_tokens, sample_tokens
 
 
 def test_cached_tokens_are_not_computed_but_the_last_always_is():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planners.architecture import ModelSpec
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.families import describe_config
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,

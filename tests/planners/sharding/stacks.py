@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec, Part, Split, Weight
-from planners.sharding import ShardingPolicy, ShardLayout
+from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
+from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
+from tests.planners.sharding.policies import NAMES
 
 PADDED_TO = {"megatron": 128, "vllm": 64}
 
@@ -77,14 +78,14 @@ def rank_tensors(
             experts.extend(expert_tensors(name, weight, array, layout, policy, within))
             continue
         part = tensor_part(
-            array, weight, weight.dim, layout.tensor_parallel, within % layout.tensor_parallel, policy.name
+            array, weight, weight.dim, layout.tensor_parallel, within % layout.tensor_parallel, NAMES[policy]
         )
         (buffers if weight.is_buffer else dense).append((name, part, 0))
-    held = cut(dense, layout.shard_ranks, shard, policy.name)
+    held = cut(dense, layout.shard_ranks, shard, NAMES[policy])
     if experts:
         mesh = policy.expert_mesh(layout)
         own = within // (mesh.tensor * mesh.expert) % mesh.shard
-        held += cut(experts, mesh.shard, own, policy.name)
+        held += cut(experts, mesh.shard, own, NAMES[policy])
     return held + [Held(name, part, part.size) for name, part, _ in buffers]
 
 
@@ -121,11 +122,11 @@ def expert_tensors(name, weight, array, layout, policy, within):
     each = array.reshape(weight.experts, -1, *array.shape[1:]) if joined else array
     dim = weight.dim if weight.dim is None or joined or not weight.is_fused else weight.dim - 1
     dealt = np.array_split(np.arange(weight.experts), mesh.expert)[expert]  # the first ranks get one more
-    parts = [tensor_part(each[index], weight, dim, mesh.tensor, tensor, policy.name) for index in dealt]
-    if policy.name == "megatron":
+    parts = [tensor_part(each[index], weight, dim, mesh.tensor, tensor, NAMES[policy]) for index in dealt]
+    if NAMES[policy] == "megatron":
         return [(name, part, 0) for part in parts]
     stack = np.concatenate(parts) if joined else np.stack(parts)
-    second = policy.name == "torchtitan" and mesh.shard * mesh.expert > weight.experts
+    second = NAMES[policy] == "torchtitan" and mesh.shard * mesh.expert > weight.experts
     return [(name, stack, 1 if second else 0)]
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.errors import ImpossibleLayout
-from planners.sharding.cuts import EachTensorFlat, FirstDimension, FlatBuffers, LocalTensor, Whole
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.sharding.cuts import EachTensorFlat, FirstDimension, FlatBuffers, LocalTensor, Whole
 
 
 def tensor(*shape: int, elements: int | None = None, cut_dim: int = 0) -> LocalTensor:

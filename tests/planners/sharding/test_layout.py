@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.sharding import Mesh, ShardLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.sharding import Mesh, ShardLayout
 
 
 def test_the_tensor_axis_is_counted_fastest():

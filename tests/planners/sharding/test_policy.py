@@ -1,37 +1,26 @@
-"""What each stack is called, and how it divides experts unless told."""
+"""How stacks divide experts and layers unless told, and that alike policies are one."""
 
 from __future__ import annotations
 
 import pytest
 
-from planners.errors import UnknownName
-from planners.memory.profile import profile_names
-from planners.sharding import POLICIES, ShardLayout, framework_policy, sharding_policy
+from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardLayout, sharding_policy
+from plimsoll.planners.sharding.cuts import cut_of_kind
+from plimsoll.planners.sharding.stages import even_stages
+from tests.planners.sharding.policies import POLICIES
 
 
-def test_every_policy_has_its_source():
-    assert all(policy.source for policy in POLICIES.values())
-    assert sharding_policy("vllm") is POLICIES["vllm"]
+def test_policies_that_are_alike_are_one_and_what_is_kept_of_it_is_found_by_all():
+    def flat(tensor_multiple: int):
+        return sharding_policy(
+            key_value_heads=KeyValueHeads.REFUSED,
+            cut=cut_of_kind("flat_buffers", tensor_multiple=tensor_multiple),
+            deal_layers=even_stages,
+            expert_tensor_degree=ExpertTensorDegree.TENSOR,
+        )
 
-
-def test_an_unknown_policy_lists_the_near_ones():
-    with pytest.raises(UnknownName, match="megatron"):
-        sharding_policy("megatron-lm")
-
-
-def test_every_profiled_framework_has_a_policy():
-    assert {framework_policy(name, 0).name for name in profile_names()} <= set(POLICIES)
-
-
-@pytest.mark.parametrize(("stage", "name"), [(0, "deepspeed-zero2"), (2, "deepspeed-zero2"), (3, "deepspeed-zero3")])
-def test_deepspeed_cuts_tensors_by_themselves_from_stage_3(stage: int, name: str):
-    assert framework_policy("deepspeed", stage).name == name
-
-
-def test_an_unknown_framework_is_refused():
-    with pytest.raises(UnknownName) as caught:
-        framework_policy("caffe", 0)
-    assert caught.value.pointer == "/framework"
+    assert flat(2) is flat(2)
+    assert flat(2) is not flat(4)
 
 
 @pytest.mark.parametrize(

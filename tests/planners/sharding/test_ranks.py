@@ -10,10 +10,11 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.huggingface import describe_config
-from planners.sharding import POLICIES, ShardLayout, account, first_rank, rank_elements, rank_shards, shards
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.sharding import ShardLayout, account, first_rank, rank_elements, rank_shards, shards
 from tests.planners.sharding.models import ALL, LLAMA, MIXTRAL, TIED_LLAMA, spec
+from tests.planners.sharding.policies import NAMES, POLICIES
 from tests.planners.sharding.stacks import rank_tensors
 
 
@@ -25,7 +26,7 @@ def cases(draw):
     stages = draw(st.integers(1, min(3, model.num_layers)))
     layout = ShardLayout(
         tensor_parallel=draw(st.sampled_from([1, 2, 4])),
-        shard_ranks=1 if policy.name in ("ddp", "vllm") else draw(st.sampled_from([1, 2, 3, 5, 8])),
+        shard_ranks=1 if NAMES[policy] in ("ddp", "vllm") else draw(st.sampled_from([1, 2, 3, 5, 8])),
         replicas=draw(st.sampled_from([1, 2])),
         expert_parallel=draw(st.sampled_from([1, 2, 4])),
         expert_tensor_parallel=draw(st.sampled_from([None, 1, 2])),
@@ -36,7 +37,7 @@ def cases(draw):
         rank_elements(model, layout, policy)
     except ImpossibleLayout:
         assume(False)
-    event(policy.name)
+    event(NAMES[policy])
     return model, layout, policy
 
 
@@ -180,7 +181,7 @@ def test_no_rank_stores_more_than_the_first_of_a_single_stage(case):
     assert first.stored == totals.stored.max()
     assert first.whole >= first.elements
     assert first.gathered >= first.whole
-    if policy.name != "megatron":  # whose buffer is filled from the last weight on, so that order counts
+    if NAMES[policy] != "megatron":  # whose buffer is filled from the last weight on, so that order counts
         assert first.elements == totals.elements[0, 0]
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.errors import ImpossibleLayout
-from planners.memory.stages import stage_layers
-from planners.sharding.stages import (
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.layouts.stages import stage_layers
+from plimsoll.planners.sharding.stages import (
     behind_the_first,
     even_stages,
     first_stages_more,

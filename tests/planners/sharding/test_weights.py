@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planners.architecture import Part, Split, Weight
-from planners.errors import ImpossibleLayout
-from planners.sharding import POLICIES, Mesh, ShardLayout
-from planners.sharding.weights import checkpoint_tensor, expert_span, local_weight, tensor_copies
+from plimsoll.planners.architecture import Part, Split, Weight
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.sharding import Mesh, ShardLayout
+from plimsoll.planners.sharding.weights import checkpoint_tensor, expert_span, local_weight, tensor_copies
+from tests.planners.sharding.policies import POLICIES
 
 HEAD = Weight(name="head", shape=(50257, 16), part=Part.HEAD, split=Split.VOCABULARY, dim=0)
 KEYS = Weight(name="k", shape=(2 * 128, 512), part=Part.ATTENTION, split=Split.COLUMN, dim=0, units=2)

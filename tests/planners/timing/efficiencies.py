@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from planners.timing.efficiency import Efficiency, load_efficiency
+from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
 
 CARD = {
     "matmul_peak_fraction": 0.5,

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners.hardware import Network
-from planners.timing.collectives import all_gather_seconds, all_reduce_seconds, rank_group, send_seconds
-from planners.timing.efficiency import load_efficiency
+from plimsoll.planners.ground.hardware import Network
+from plimsoll.planners.timing.collectives import all_gather_seconds, all_reduce_seconds, rank_group, send_seconds
+from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware
 
 E = load_efficiency()

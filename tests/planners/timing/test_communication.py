@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from planners.timing.communication import communication_of
-from planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.communication import communication_of
+from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
 from tests.planners.training_cases import job, one_layout
 

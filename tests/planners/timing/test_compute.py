@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import OperationKind
-from planners.memory.job import BlockWeights
-from planners.precision import Precision
-from planners.timing.compute import layer_seconds
-from planners.timing.efficiency import load_efficiency
+from plimsoll.planners.architecture import OperationKind
+from plimsoll.planners.formats.precision import Precision
+from plimsoll.planners.jobs.job import BlockWeights
+from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout

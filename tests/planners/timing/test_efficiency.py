@@ -1,7 +1,10 @@
 import pytest
 
-from planners.timing import efficiency
-from planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
+from plimsoll.planners.ground.errors import UnknownName
+from plimsoll.planners.stacks.folders import record
+from plimsoll.planners.stacks.profile import stack_names
+from plimsoll.planners.timing import efficiency
+from plimsoll.planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
 
 FRACTIONS = (
     "matmul_peak_fraction",
@@ -11,7 +14,6 @@ FRACTIONS = (
     "link_fraction",
     "network_fraction",
 )
-STACKS = sorted(efficiency._stacks())
 
 
 def test_a_card_is_found_by_the_start_of_its_id():
@@ -24,8 +26,10 @@ def test_a_card_of_no_measured_generation_says_so():
     assert "No card of this generation was measured" in load_efficiency("megatron", "mi300x-192gb").provenance
 
 
-def test_a_stack_without_a_file_is_timed_as_the_textbook_s():
-    assert load_efficiency("unheard-of").stack.name == "reference"
+def test_the_textbook_times_what_names_no_stack_and_an_unknown_one_is_refused():
+    assert load_efficiency().stack.name == "reference"
+    with pytest.raises(UnknownName, match="megatron"):
+        load_efficiency("megatorn")
 
 
 def test_a_stack_like_another_takes_its_kernels_and_keeps_its_own_band():
@@ -43,9 +47,9 @@ def test_what_cards_reach_is_above_nothing_and_at_most_the_datasheet(name: str):
     assert card.provenance
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", stack_names())
 def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str):
-    stack = efficiency._stacks()[name]
+    stack = load_efficiency(name).stack
     assert 0 <= stack.data_overlap_fraction <= 1
     assert 0 <= stack.tensor_overlap_fraction <= 1
     assert 0 < stack.low < 1 < stack.high
@@ -55,7 +59,7 @@ def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str)
 
 def test_a_file_with_a_missing_or_unknown_key_raises():
     with pytest.raises(ValueError, match="coverage"):
-        efficiency._read(CommonEfficiency, {})
+        record(CommonEfficiency, {})
     whole = dict.fromkeys(StackEfficiency.__dataclass_fields__, 1)
     with pytest.raises(ValueError, match="luck"):
-        efficiency._read(StackEfficiency, {**whole, "luck": 1})
+        record(StackEfficiency, {**whole, "luck": 1})

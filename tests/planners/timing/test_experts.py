@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from planners.hardware import Network
-from planners.huggingface import describe_config
-from planners.layout.candidates import ALL_LAYERS, FULL, NONE
-from planners.timing.communication import communication_of
-from planners.timing.compute import layer_seconds
-from planners.timing.experts import (
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Network
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE
+from plimsoll.planners.timing.communication import communication_of
+from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.experts import (
     exchanges_per_layer,
     expert_seconds_per_layer,
     expert_token_bytes,
     tensor_traffic_multiple,
 )
-from planners.timing.step import step_seconds
-from planners.timing.traffic import stage_parameters
+from plimsoll.planners.timing.step import step_seconds
+from plimsoll.planners.timing.traffic import stage_parameters
 from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout

@@ -1,6 +1,6 @@
 import pytest
 
-from planners.timing.fusion import FUSED, saved_bytes
+from plimsoll.planners.timing.fusion import FUSED, saved_bytes
 from tests.planners.factories import gpt, llama
 
 LAYER = llama().layers[0]

@@ -1,6 +1,6 @@
 import pytest
 
-from planners.timing.matrix_update import matrix_update_flops
+from plimsoll.planners.timing.matrix_update import matrix_update_flops
 from tests.planners.factories import llama
 from tests.planners.training_cases import job, step
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from planners.timing.pace import host_seconds_per_layer, micro_batch_pace
-from planners.timing.traffic import rank_groups
+from plimsoll.planners.timing.pace import host_seconds_per_layer, micro_batch_pace
+from plimsoll.planners.timing.traffic import rank_groups
 from tests.planners.factories import hardware, llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout

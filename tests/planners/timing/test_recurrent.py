@@ -2,8 +2,8 @@
 
 import pytest
 
-from planners.architecture import Operation, OperationKind, Scan, ScanKernel
-from planners.timing.recurrent import chunked_flops, chunked_flops_per_token
+from plimsoll.planners.architecture import Operation, OperationKind, Scan, ScanKernel
+from plimsoll.planners.timing.recurrent import chunked_flops, chunked_flops_per_token
 
 STATE = 4 * 16 * 32
 

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from planners.timing.stages import stage_shape
+from plimsoll.planners.timing.stages import stage_shape
 from tests.planners.factories import llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from planners.layout.chosen import layout_of
-from planners.timing.efficiency import StalledRuns, load_efficiency
-from planners.timing.stalls import risks
+from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.timing.efficiency import StalledRuns, load_efficiency
+from plimsoll.planners.timing.stalls import risks
 from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, memory, one_layout, step

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import step_of, step_seconds, train_flops_per_token
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_of, step_seconds, train_flops_per_token
 from tests.planners.factories import gpu, hardware, llama, small_llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout, step
@@ -73,7 +73,7 @@ def test_full_recompute_does_the_layers_forward_again():
 
 def test_stage_3_moves_half_as_much_again_as_an_all_reduce():
     # 2·Ψ for an all-reduce of bf16 gradients, 3·Ψ with both gathers; with one micro-batch and an equal width.
-    from planners.timing.traffic import data_parallel_seconds, rank_groups
+    from plimsoll.planners.timing.traffic import data_parallel_seconds, rank_groups
 
     asked = job("reference", global_batch_size=8)
     seconds = []
@@ -193,7 +193,7 @@ def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():
 
 
 def test_a_gather_for_each_matrix_pays_the_ring_s_latency_as_often():
-    from planners.timing.traffic import data_parallel_seconds, rank_groups
+    from plimsoll.planners.timing.traffic import data_parallel_seconds, rank_groups
 
     asked = job("reference", global_batch_size=8)
     one = one_layout(data_parallel=8, zero_stage=3)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.job import training_job
-from planners.memory.profile import load_profile
-from planners.questions import Lora
-from planners.timing.efficiency import load_efficiency
-from planners.timing.unpacking import unpacking_seconds
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.questions import Lora
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.unpacking import unpacking_seconds
 from tests.planners.factories import hardware, question, small_llama
 
 # The matrices of a layer of small_llama: 36,992 elements less two norms of 64.

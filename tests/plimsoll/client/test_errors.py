@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from api.errors import STATUS_OF_CODE
+from plimsoll.api.errors import STATUS_OF_CODE
 from plimsoll.client import errors
-from service.problems import Problem
+from plimsoll.service.ground.problems import Problem
 
 
 @pytest.mark.parametrize(

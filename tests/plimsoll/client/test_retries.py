@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll.client.errors import Refused, UnexpectedAnswer, Unreachable
 from plimsoll.client.retries import Retries, retry_after_seconds
-from service.problems import Problem
+from plimsoll.service.ground.problems import Problem
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 HALF = Retries(draw=lambda: 0.5, first_wait_seconds=1.0, longest_wait_seconds=3.0)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.app import create_app
+from plimsoll.api.app import create_app
 from plimsoll.client import AsyncClient, Client, NotFound, WrongQuestion, calls
-from service.persistence.records import FINAL_STATES
-from service.requests.training import TrainRequest
-from service.settings import Settings
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.records import FINAL_STATES
+from plimsoll.service.requests.training import TrainRequest
 from tests.api.questions import TINY_CONFIG, infer, train
 
 

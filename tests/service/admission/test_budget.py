@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.admission.budget import Budget
+from plimsoll.service.admission.budget import Budget
 
 
 # Of 8 s: advice until 6 s, three quarters.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.judge import AdmissionService
-from service.admission.policy import Policies
-from service.admission.review import read_review
-from service.admission.sizing import Sizer
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
 from tests.service.admission.reviews import a_container, a_review, an_object
 from tests.service.admission.test_judge import Plans
 

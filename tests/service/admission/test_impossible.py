@@ -8,26 +8,20 @@ from pathlib import Path
 
 import pytest
 
-import planners
-import service
-from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
-from planners.layout.rules import RULES
-from service.admission.impossible import (
-    CARD_FORMAT,
-    CHECKED_BY,
-    CHECKED_OF_PLANS,
-    LONG_POSITIONS,
-    divisors_text,
-    is_impossible,
-    is_impossible_plan,
-)
-from service.admission.launches import Launch
+from plimsoll import planners, service
+from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
+from plimsoll.planners.search.rules.every import RULES
+from plimsoll.planners.search.rules.request import REQUEST_RULES
+from plimsoll.service.admission.impossible import CHECKED_OF_PLANS, is_impossible, is_impossible_plan
+from plimsoll.service.engines.engine import engines
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, divisors_text
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
     "context-parallel-full-attention", "engine-has-degree", "experts-divide", "pools-need-replicas",
-    "shard-ranks-divide", "stages-have-layers", "zero_stage_exists",
-    *(rule.name for rule in RULES if rule.name not in CHECKED_OF_PLANS),
+    "shard-ranks-divide", "stages-have-layers",
+    *(rule.name for rule in (*REQUEST_RULES, *RULES) if rule.name not in CHECKED_OF_PLANS),
 }  # fmt: skip
 
 
@@ -38,13 +32,13 @@ def a_launch(engine: str, unchecked: frozenset[str] = frozenset()) -> Launch:
 def every_error() -> Iterator[type[PlimsollError]]:
     for package in (planners, service):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith("service.worker"):
+            if not module.name.startswith("plimsoll.service.worker"):
                 importlib.import_module(module.name)
     waiting = [PlimsollError]
     while waiting:
         error = waiting.pop()
         waiting.extend(error.__subclasses__())
-        if not error.__module__.startswith(("service.worker", "tests.")):
+        if not error.__module__.startswith(("plimsoll.service.worker", "tests.")):
             yield error
 
 
@@ -70,7 +64,7 @@ def named_rules() -> set[str]:
 
 
 def test_every_rule_of_the_planners_is_on_one_side():
-    checked = set(CHECKED_BY) | CHECKED_OF_PLANS
+    checked = {rule for engine in engines().values() for rule in engine.checked_rules} | CHECKED_OF_PLANS
     assert named_rules() >= {LONG_POSITIONS, CARD_FORMAT, "experts-needed", "tensor-parallel-divides"}
     assert named_rules() - checked <= NOT_KNOWN_TO_BE_CHECKED
     assert not checked & NOT_KNOWN_TO_BE_CHECKED

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import PlanningStopped
-from service.admission.config_maps import GivenConfigMaps
-from service.admission.judge import AdmissionService
-from service.admission.launch_judge import ADVICE_CUT_SHORT
-from service.admission.policy import Policies
-from service.admission.review import read_review
-from service.admission.sizing import Sizer
-from service.errors import DatabaseUnavailable, PlanNotFound
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlanningStopped
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.launch_judge import ADVICE_CUT_SHORT
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps
 from tests.service.admission.reviews import H100, KINDS, a_container, a_review, an_object
 
 SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")

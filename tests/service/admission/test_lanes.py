@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.kinds import pod_groups
-from service.admission.lanes import UnreadableGpus, lanes
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.kinds import pod_groups
+from plimsoll.service.admission.lanes import UnreadableGpus, lanes
 from tests.service.admission.reviews import GROUPS, H100, a_container
 
 L40S = {"nvidia.com/gpu.product": "NVIDIA-L40S"}

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.catalogue import catalogue
-from service.admission import judge
-from service.admission.judge import AdmissionService
-from service.admission.kinds import READ_KINDS
-from service.admission.policy import Policies
-from service.admission.review import Answer, Review
-from service.admission.sizing import Sizer
-from service.admission.training_runtimes import GivenRuntimes
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission import judge
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.kinds import READ_KINDS
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import Answer, Review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.workloads.objects.training_runtimes import GivenRuntimes
 from tests.service.admission.test_judge import Plans
 
 FOLDER = Path(__file__).parent / "manifests"

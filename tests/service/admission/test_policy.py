@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from service.admission.policy import InvalidPolicy, Policies, read_policies
+from plimsoll.service.admission.policy import InvalidPolicy, Policies, read_policies
 
 TEXT = """
 [default]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.admission.review import Answer, InvalidReview, answered, read_review
+from plimsoll.service.admission.review import Answer, InvalidReview, answered, read_review
 from tests.service.admission.reviews import a_review
 
 RECORDED = sorted(Path(__file__).parent.glob("recorded/*.json"))

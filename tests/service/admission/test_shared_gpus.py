@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.findings import GIB, Share
-from service.admission.shared_gpus import Sharing, sharing_finding
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.admission.findings import Share
+from plimsoll.service.admission.shared_gpus import Sharing, sharing_finding
 
 
 def a_share(fraction: float = 0.9, weights_gib: int = 10, engine: str = "vllm") -> Share:

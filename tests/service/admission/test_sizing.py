@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import PlanningStopped
-from service.admission.budget import Budget
-from service.admission.sizing import Sizer
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import PlanningStopped
+from plimsoll.service.admission.budget import Budget
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
 from tests.api.questions import infer, train
 
 SECONDS = 8.0

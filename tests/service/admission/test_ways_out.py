@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from planners.plans import Advice
-from service.admission.ways_out import training_ways_out
+from plimsoll.planners.plans import Advice
+from plimsoll.service.admission.ways_out import training_ways_out
 
 LAYOUT = "fsdp2, ZeRO 3, micro-batch 1, recompute full"
 PLANNED = "Planned for speed: fsdp2, ZeRO 3, micro-batch 1, recompute full"

@@ -7,41 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from service.artifacts.training import TARGETS
+from plimsoll.service.stacks.stack import stacks
 from tests.service.artifacts.test_saved_files import all_files
 
 PAGE = (Path(__file__).parents[3] / "docs" / "artifacts.md").read_text(encoding="utf-8")
-HERE = Path(__file__).parent
-GOLDEN = HERE / "training" / "golden"
-
-
-def rows() -> list[tuple[str, Path]]:
-    """Return the page's rows, each with the folder that its table's tests lie in."""
-    found, folder = [], HERE
-    for line in PAGE.splitlines():
-        if heading := re.search(r"Test \(`tests/service/artifacts/([a-z/]*)`\)", line):
-            folder = HERE / heading[1]
-        elif line.startswith("| `"):
-            found.append((line, folder))
-    return found
-
-
-ROWS = rows()
+TESTS = Path(__file__).parents[1]
+GOLDEN = TESTS / "stacks" / "golden"
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| `")]
 
 
 def listed() -> set[str]:
-    return {name for row, _ in ROWS for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    return {name for row in ROWS for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
 
 
 def test_every_file_that_a_plan_can_have_is_listed():
-    made = {name for name, _ in all_files()} | {target.name for target in TARGETS}
+    made = {name for name, _ in all_files()} | {target.name for stack in stacks().values() for target in stack.targets}
     assert made - listed() == set()
 
 
-@pytest.mark.parametrize(("row", "folder"), ROWS, ids=[row.split("|")[1].strip() for row, _ in ROWS])
-def test_each_is_tested_where_the_page_says(row: str, folder: Path):
-    (name,) = re.findall(r"`(test_\w+\.py)`", row.split("|")[-2])
-    text = (folder / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("row", ROWS, ids=[row.split("|")[1].strip() for row in ROWS])
+def test_each_is_tested_where_the_page_says(row: str):
+    (name,) = re.findall(r"`([\w/]+/test_\w+\.py)`", row.split("|")[-2])
+    text = (TESTS / name).read_text(encoding="utf-8")
     assert "\ndef test_" in text
     for golden in re.findall(r"`golden/([^`]+)`", row):
         assert (GOLDEN / golden).is_file()

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.serving.answer import ServingPlan
-from service.admission.config_maps import GivenConfigMaps, with_config_maps
-from service.admission.launches import Launch
-from service.admission.serving_commands import SERVING_FIELDS, serving_launch
-from service.admission.shell import programs
-from service.admission.workloads import pod_group
-from service.artifacts.serving import serving_artifacts
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.engines.commands import SERVING_FIELDS
+from plimsoll.service.engines.engine import serving_launch
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.shell import programs
+from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps, with_config_maps
+from plimsoll.service.workloads.objects.workloads import pod_group
 from tests.service.admission.reviews import a_plain_container
-from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
+from tests.service.engines.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 
 CASES = [
     pytest.param("vllm", {"engine": "vllm"}, {"tensor_parallel": 2, "pipeline_parallel": 2}, id="vllm"),

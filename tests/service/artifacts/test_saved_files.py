@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.memory.profile import profile_names
-from service.artifacts.saved_files import file_name, file_text
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import training_artifacts
-from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan
-from tests.service.artifacts.test_kubernetes import SERVING, training_manifests_of
-from tests.service.artifacts.training.launches import launch
-from tests.service.artifacts.training.test_nanotron import LLAMA_2_7B
+from plimsoll.planners.stacks.profile import stack_names
+from plimsoll.service.artifacts.saved_files import file_name, file_text
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from tests.service.engines.serving_plans import CHECKPOINT, hardware, placement, serving_plan
+from tests.service.launch.test_kubernetes import SERVING, training_manifests_of
+from tests.service.stacks.launches import launch
+from tests.service.stacks.nanotron.test_launch import LLAMA_2_7B
 
 TWO_NODES = {"tensor_parallel": 8, "pipeline_parallel": 2}
 
 
 def all_files() -> Iterator[tuple[str, Any]]:
     """Yield every launch file that a plain plan of each stack and engine has, by name."""
-    for framework in profile_names():
+    for framework in stack_names():
         yield from training_artifacts(launch(framework, data_parallel=8)).files.items()
     yield from training_manifests_of(8).items()
     for engine, degrees in [*SERVING.items(), ("vllm", TWO_NODES)]:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.catalogue import catalogue
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import LaunchFiles
-from service.artifacts.vllm import VLLM
-from tests.service.artifacts.documented_parsers import parsed
-from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.engines.vllm.launch import SERVER as VLLM
+from plimsoll.service.launch.checkpoint import Checkpoint
+from plimsoll.service.launch.files import LaunchFiles
+from tests.service.engines.documented_parsers import parsed
+from tests.service.engines.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 
 TRTLLM = "tensorrt-llm"
 

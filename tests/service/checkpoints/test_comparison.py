@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from planners.huggingface import describe_config
-from service.checkpoints.comparison import CheckpointReport, checkpoint_report
-from service.checkpoints.headers import read_checkpoint
+from plimsoll.planners.families import describe_config
+from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report
+from plimsoll.service.checkpoints.headers import read_checkpoint
 from tests.api.questions import TINY_CONFIG
 from tests.service.safetensors_files import indexed, stored, tiny_shapes, write_index
 

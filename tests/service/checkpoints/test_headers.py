@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planners.errors import PlimsollError
-from service.checkpoints.headers import (
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.checkpoints.headers import (
     MOST_HEADER_BYTES,
     MOST_TENSORS,
     Checkpoint,
@@ -19,8 +19,8 @@ from service.checkpoints.headers import (
     read_checkpoint,
     read_header,
 )
-from service.errors import InvalidCheckpoint, PathNotAllowed
-from service.untrusted_files import UnusableFile
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.ground.untrusted_files import UnusableFile
 from tests.service.safetensors_files import entry, indexed, stored, write_index, written
 
 SHAPES = {"a": (2, 3), "b": (4,), "c": (1,)}

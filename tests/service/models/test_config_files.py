@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
-from planners.huggingface.stored_formats import stored_formats
-from service.canonical import canonical_json
-from service.models.config_files import checked_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.families.reading.stored_formats import stored_formats
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.ground.canonical import canonical_json
+from plimsoll.service.models.config_files import checked_config
 from tests.planners.factories import LLAMA_3_8B
 
 EXPERTS = [

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
-from planners.catalogue import CatalogueModel, catalogue
-from service.catalogue_pages import CataloguePages
-from service.models.description import ModelDescription
-from service.models.resolving import ModelResolver
-from service.settings import Settings
-from service.text.models import model_text
+from plimsoll.planners.catalogue import CatalogueModel, catalogue
+from plimsoll.service.catalogue.pages import CataloguePages
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.description import ModelDescription
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.text.models import model_text
 
 
 @cache

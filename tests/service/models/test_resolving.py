@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.timing.efficiency import load_efficiency
-from service.canonical import canonical_json
-from service.models.resolving import MOST_USED_CONFIG_BYTES, ModelResolver, ResolvedModel
-from service.requests.models import ConfigModel
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.service.ground.canonical import canonical_json
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import MOST_USED_CONFIG_BYTES, ModelResolver, ResolvedModel
+from plimsoll.service.requests.models import ConfigModel
 from tests.api.questions import TINY_CONFIG
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.persistence.records import NewJob, NewMeasurement, Progress, StoredPlan
+from plimsoll.service.persistence.records import NewJob, NewMeasurement, Progress, StoredPlan
 
 
 def a_plan(plan_id: str = "plan-1", **changes: Any) -> StoredPlan:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.persistence.records import Calibration
+from plimsoll.service.persistence.records import Calibration
 
 
 def a_calibration(revision: str, gpu: str = "h100-sxm-80gb") -> Calibration:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from service.errors import DatabaseUnavailable, Unstorable
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.last_write import TRIED_AGAIN_SECONDS, TRUSTED_SECONDS, LastWrite
-from service.persistence.steps import latest_step
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.last_write import TRIED_AGAIN_SECONDS, TRUSTED_SECONDS, LastWrite
+from plimsoll.service.persistence.steps import latest_step
 from tests.service.persistence.factories import a_plan
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.errors import DatabaseUnavailable, Overloaded, Unstorable
-from service.persistence.grouped_writes import LONGEST_WAIT_SECONDS, GroupedWrites
+from plimsoll.service.ground.errors import DatabaseUnavailable, Overloaded, Unstorable
+from plimsoll.service.persistence.grouped_writes import LONGEST_WAIT_SECONDS, GroupedWrites
 
 
 class Disk:

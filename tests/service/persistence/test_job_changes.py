@@ -4,8 +4,8 @@ import asyncio
 
 import psycopg
 
-from service.persistence.addresses import libpq_url
-from service.persistence.job_changes import Watch
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.persistence.job_changes import Watch
 from tests.service.persistence.factories import a_job
 
 

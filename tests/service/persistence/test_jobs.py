@@ -7,10 +7,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from service.errors import IdempotencyConflict, JobNotFound, PlanNotFound, QueueFull
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import Job
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import IdempotencyConflict, JobNotFound, PlanNotFound, QueueFull
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import Job
 from tests.service.persistence.factories import a_job, a_plan, some_progress
 
 ROUTE = "POST /quantize"

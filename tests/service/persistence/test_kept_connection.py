@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.errors import DatabaseUnavailable, Unstorable
-from service.persistence.addresses import libpq_url
-from service.persistence.kept_connection import KeptConnection
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
+from plimsoll.service.persistence.kept_connection import KeptConnection
 
 COUNT = "SELECT count(*) FROM models_seen WHERE name = %s"
 ADD = "INSERT INTO models_seen (config_hash, name, model_type, config) VALUES (%s, %s, %s, %s) RETURNING name"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from service.persistence.database import Database
-from service.persistence.records import LearnedKey, LearnedStart, NewMeasurement
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import LearnedKey, LearnedStart, NewMeasurement
 
 KEY = LearnedKey(
     model_digest="m", gpu="h100-sxm-80gb", engine="vllm", engine_version="0.19", weights="bf16"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import PlanNotFound
+from plimsoll.service.ground.errors import PlanNotFound
 from tests.service.persistence.factories import a_job, a_measurement, a_plan
 
 

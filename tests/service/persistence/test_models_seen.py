@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.persistence.records import SeenModel
+from plimsoll.service.persistence.records import SeenModel
 
 
 def a_model(config_hash: str, name: str = "m") -> SeenModel:

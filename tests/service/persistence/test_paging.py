@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import InvalidCursor
-from service.persistence.paging import LARGEST_PAGE, page_size, read_cursor, write_cursor
+from plimsoll.service.ground.errors import InvalidCursor
+from plimsoll.service.persistence.paging import LARGEST_PAGE, page_size, read_cursor, write_cursor
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -5,11 +5,11 @@ import asyncio
 import psycopg
 import pytest
 
-from service.errors import DatabaseUnavailable, InvalidCursor, PlanNotFound, Unstorable
-from service.keys import make_key
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import PlanFilter
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import DatabaseUnavailable, InvalidCursor, PlanNotFound, Unstorable
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import PlanFilter
 from tests.service.persistence.factories import a_plan
 
 

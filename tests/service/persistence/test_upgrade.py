@@ -10,11 +10,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from procrastinate.schema import SchemaManager
 
-from migrations.comparison import is_ours
-from service.errors import DatabaseUnavailable
-from service.persistence.addresses import libpq_url, sqlalchemy_url
-from service.persistence.tables import metadata
-from service.persistence.upgrade import current_revision, downgrade, upgrade
+from plimsoll.migrations.comparison import is_ours
+from plimsoll.service.ground.database_address import libpq_url, sqlalchemy_url
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.persistence.tables import metadata
+from plimsoll.service.persistence.upgrade import current_revision, downgrade, upgrade
 
 # Of the packaged schema of procrastinate 3.10.0.
 QUEUE_SCHEMA_SHA256 = "c70ec4b400a60ad9592787653aae5ae77ae41bf801d56b5bd2712751a07f2009"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from service.persistence.records import StoredPlan
+from plimsoll.service.persistence.records import StoredPlan
 
 FOLDER = Path(__file__).parent / "stored_by_earlier_versions"
 

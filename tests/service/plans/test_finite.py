@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.stopping import never
-from service.measurements.learning import NOTHING_LEARNED
-from service.models.resolving import ModelResolver
-from service.plans.finite import finite_body
-from service.plans.making import infer_answer, made_plan, train_answer
-from service.plans.questions import QuestionResolver
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
-from service.text.answers import plan_text
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.stopping import never
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.plans.finite import finite_body
+from plimsoll.service.plans.learned_starts import NOTHING_LEARNED
+from plimsoll.service.plans.making import infer_answer, made_plan, train_answer
+from plimsoll.service.plans.questions import QuestionResolver
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.text.answers import plan_text
 from tests.api.questions import infer, train
 
 ANSWERS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import InvalidCursor, PlanNotFound
-from service.persistence.records import PlanFilter
-from service.plans.store import PlansInMemory
+from plimsoll.service.ground.errors import InvalidCursor, PlanNotFound
+from plimsoll.service.persistence.records import PlanFilter
+from plimsoll.service.plans.store import PlansInMemory
 from tests.service.persistence.factories import a_plan
 
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 
 import pytest
 
-from service.plans.answers import InferPlanBody, TrainPlanBody
-from service.plans.stored_bodies import in_todays_shape, plan_body
-from service.text.answers import plan_text
+from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.plans.stored_bodies import in_todays_shape, plan_body
+from plimsoll.service.text.answers import plan_text
 from tests.service.plans.earlier_versions import EARLIER
 
 NAMES = [name for name, _ in EARLIER]

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import Overloaded, SearchLimitReached
-from service.plans.threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
+from plimsoll.service.ground.errors import Overloaded, SearchLimitReached
+from plimsoll.service.ground.settings import PLANNING_THREADS
+from plimsoll.service.plans.threads import LATEST_SHARE, PlanningThreads, PlanningTimedOut
 
 # A request may take so long, and so wait for 10 s at most.
 TIMEOUT_SECONDS = 100.0
@@ -50,13 +51,13 @@ def gate() -> Iterator[Gate]:
 def threads_of_one(clock: Clock | None = None) -> PlanningThreads:
     """Return threads that one caller may have for itself."""
     clock = clock or Clock()
-    return PlanningThreads(TIMEOUT_SECONDS, most_of_one=MOST_AT_ONCE, most_waiting_of_one=1000, clock=clock)
+    return PlanningThreads(TIMEOUT_SECONDS, most_of_one=PLANNING_THREADS, most_waiting_of_one=1000, clock=clock)
 
 
 async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyncio.Task[str]]:
     """Return so many searches that do not end; the first of them have the threads."""
     tasks = [asyncio.ensure_future(threads.run(gate)) for _ in range(count)]
-    for _ in range(min(count, MOST_AT_ONCE)):
+    for _ in range(min(count, PLANNING_THREADS)):
         await asyncio.to_thread(gate.entered.acquire)
     return tasks
 
@@ -75,7 +76,7 @@ async def test_what_would_wait_for_longer_than_a_tenth_of_its_time_is_refused(cl
     # The mean of nothing and 40 s is 4 s: with four threads the turn comes 1 s later for each that waits.
     threads = await after_one_search_of(4 / LATEST_SHARE, clock)
     # Ten are ahead of the last one here, the six behind the threads and those in them: 10 s.
-    tasks = await waiting(threads, gate, MOST_AT_ONCE + 10)
+    tasks = await waiting(threads, gate, PLANNING_THREADS + 10)
     with pytest.raises(Overloaded) as refused:
         await threads.run(gate)
     assert refused.value.retry_after_seconds == 11
@@ -127,13 +128,13 @@ async def test_many_short_searches_wait_their_turn(clock: Clock, gate: Gate):
 
 async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gate):
     threads = threads_of_one(clock)
-    tasks = await waiting(threads, gate, MOST_AT_ONCE + 1)
+    tasks = await waiting(threads, gate, PLANNING_THREADS + 1)
     clock.now += TIMEOUT_SECONDS
     gate.opened.set()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
-    assert ends[:-1] == ["done"] * MOST_AT_ONCE
+    assert ends[:-1] == ["done"] * PLANNING_THREADS
     assert isinstance(ends[-1], PlanningTimedOut)
-    assert gate.begun == MOST_AT_ONCE
+    assert gate.begun == PLANNING_THREADS
 
 
 async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back():
@@ -142,7 +143,7 @@ async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back
     def search(_should_stop: object) -> None:
         raise ValueError("no")
 
-    for _ in range(2 * MOST_AT_ONCE):
+    for _ in range(2 * PLANNING_THREADS):
         with pytest.raises(ValueError, match="no"):
             await threads.run(search)
 
@@ -150,14 +151,14 @@ async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back
 def shared_threads(clock: Clock, *, most_waiting_of_one: int) -> PlanningThreads:
     """Return threads of which one caller has all but one."""
     return PlanningThreads(
-        TIMEOUT_SECONDS, most_of_one=MOST_AT_ONCE - 1, most_waiting_of_one=most_waiting_of_one, clock=clock
+        TIMEOUT_SECONDS, most_of_one=PLANNING_THREADS - 1, most_waiting_of_one=most_waiting_of_one, clock=clock
     )
 
 
 async def test_one_caller_beyond_its_share_is_refused_and_another_gets_through(clock: Clock, gate: Gate):
     threads = shared_threads(clock, most_waiting_of_one=2)
-    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE + 1)]
-    for _ in range(MOST_AT_ONCE - 1):
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(PLANNING_THREADS + 1)]
+    for _ in range(PLANNING_THREADS - 1):
         await asyncio.to_thread(gate.entered.acquire)
     with pytest.raises(SearchLimitReached, match="2 of your plans"):
         await threads.run(gate, asked_by="greedy")
@@ -170,7 +171,7 @@ async def test_there_is_no_room_for_one_more_of_a_caller_whose_searches_wait_and
     clock: Clock, gate: Gate
 ):
     threads = shared_threads(clock, most_waiting_of_one=1)
-    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE - 1)]
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(PLANNING_THREADS - 1)]
     for _ in tasks:
         await asyncio.to_thread(gate.entered.acquire)
     threads.check_room("greedy")
@@ -187,7 +188,7 @@ async def test_there_is_no_room_for_one_more_of_a_caller_whose_searches_wait_and
 async def test_there_is_no_room_where_a_callers_own_pace_makes_one_more_wait_too_long(clock: Clock, gate: Gate):
     # The mean of nothing and 440 s is 44 s: in four threads the first that waits does so for 11 s, of 10 at most.
     threads = await after_one_search_of(44 / LATEST_SHARE, clock)
-    tasks = await waiting(threads, gate, MOST_AT_ONCE)
+    tasks = await waiting(threads, gate, PLANNING_THREADS)
     with pytest.raises(Overloaded):
         threads.check_room("")
     gate.opened.set()
@@ -202,8 +203,8 @@ async def test_a_callers_long_searches_do_not_count_as_anothers(clock: Clock, ga
 
     # A mean of 9.9 s in three threads: its own second that waits would wait for 6.6 s, its fourth for more than 10 s.
     await threads.run(search, asked_by="greedy")
-    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE + 2)]
-    for _ in range(MOST_AT_ONCE - 1):
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(PLANNING_THREADS + 2)]
+    for _ in range(PLANNING_THREADS - 1):
         await asyncio.to_thread(gate.entered.acquire)
     with pytest.raises(Overloaded):
         await threads.run(gate, asked_by="greedy")

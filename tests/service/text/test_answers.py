@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.text.answers import _curve, _latency, _launch, job_text
-from service.text.tables import COLUMNS, gib, notes, pairs, seconds_text, table
+from plimsoll.service.text.answers import _curve, _latency, _launch, job_text
+from plimsoll.service.text.tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
 def test_columns_are_aligned_the_first_to_the_left():

@@ -3,9 +3,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from planners.catalogue import catalogue
-from service.text.catalogue import accuracy_text, gpu_text, hardware_text, models_text
-from service.text.tables import COLUMNS
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.text.catalogue import accuracy_text, gpu_text, hardware_text, models_text
+from plimsoll.service.text.tables import COLUMNS
 
 MODEL = {"id": "org/model", "model_type": "llama", "parameters": {"total": 8_030_261_248, "active": 2_000_000_000}}
 

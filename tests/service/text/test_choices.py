@@ -1,4 +1,4 @@
-from service.text.choices import choices_text
+from plimsoll.service.text.choices import choices_text
 
 ENTRY = {
     "entry": 0, "gpu": "h100", "gpus": 8, "peak_bytes": 2**30, "step_seconds": 2.0, "usd_per_token": 1e-6,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners.plans import Layout
-from planners.serving.answer import ServingLayout
-from service.text.labels import serving_labels, training_labels
+from plimsoll.planners.plans import Layout
+from plimsoll.planners.serving.answer import ServingLayout
+from plimsoll.service.text.labels import serving_labels, training_labels
 
 LAYOUT: dict[str, Any] = {
     "framework": "megatron", "gpus": 8, "data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2,

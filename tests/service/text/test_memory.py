@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from service.text.memory import memory_text, spikes_text
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.text.memory import memory_text, spikes_text
 
-GIB = 2**30
 SPIKE = {"name": "checkpoint", "device_bytes": 3 * GIB, "host_bytes": GIB // 2, "reason": "every rank writes its part"}
 
 

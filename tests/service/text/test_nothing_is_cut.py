@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-import service.text.answers
-import service.text.catalogue
-import service.text.models
-from cli.local import Local
-from service.models.description import ModelDescription
-from service.persistence.records import Job, Page, PlanSummary
+from plimsoll.cli.local import Local
+from plimsoll.service.models.description import ModelDescription
+from plimsoll.service.persistence.records import Job, Page, PlanSummary
+from plimsoll.service.text import answers as text_answers
+from plimsoll.service.text import catalogue as text_catalogue
+from plimsoll.service.text import models as text_models
 from tests.api.questions import infer, train
 
 TAIL = "-" + "0123456789abcdef" * 8
@@ -56,7 +56,7 @@ def asked(kind: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(kind: Any, request: dict[str, Any]) -> Callable[[], str]:
-    return lambda: service.text.answers.plan_text(stretched(asked(kind, request)))
+    return lambda: text_answers.plan_text(stretched(asked(kind, request)))
 
 
 def plans() -> str:
@@ -65,7 +65,7 @@ def plans() -> str:
         framework="fsdp2", planner_version="1", catalogue_revision="1", calibration_revision="none", request={},
         fits=True, verdict="tight", summary="Fits.", created_at=WHEN,
     )  # fmt: skip
-    return service.text.answers.plans_text(Page(items=(plan_of_many,), next_cursor="c" + TAIL))
+    return text_answers.plans_text(Page(items=(plan_of_many,), next_cursor="c" + TAIL))
 
 
 def job(**parts: Any) -> Job:
@@ -81,16 +81,16 @@ def job(**parts: Any) -> Job:
 
 def one_job() -> str:
     fields = {name: getattr(job(), name) for name in Job.__dataclass_fields__}
-    return service.text.answers.job_text({**fields, "error": {"detail": f"Ask {COMMAND} about it."}})
+    return text_answers.job_text({**fields, "error": {"detail": f"Ask {COMMAND} about it."}})
 
 
 def jobs() -> str:
-    return service.text.answers.jobs_text(Page(items=(job(),), next_cursor="c" + TAIL))
+    return text_answers.jobs_text(Page(items=(job(),), next_cursor="c" + TAIL))
 
 
 def model() -> str:
     described = TypeAdapter(ModelDescription).validate_python(Local().describe("llama-3.1-8b"))
-    return service.text.models.model_text(
+    return text_models.model_text(
         replace(described, id=described.id + TAIL, aliases=(f"a{TAIL}",), assumptions=(f"Ask {COMMAND} about it.",))
     )
 
@@ -115,10 +115,10 @@ TEXTS: dict[str, list[Callable[[], str]]] = {
     "plans_text": [plans],
     "job_text": [one_job],
     "jobs_text": [jobs],
-    "models_text": [lambda: service.text.catalogue.models_text(stretched(Local().models()))],
-    "hardware_text": [lambda: service.text.catalogue.hardware_text(stretched(Local().hardware()))],
-    "gpu_text": [lambda: service.text.catalogue.gpu_text(stretched(Local().gpu("h100")))],
-    "accuracy_text": [lambda: service.text.catalogue.accuracy_text(stretched(ACCURACY))],
+    "models_text": [lambda: text_catalogue.models_text(stretched(Local().models()))],
+    "hardware_text": [lambda: text_catalogue.hardware_text(stretched(Local().hardware()))],
+    "gpu_text": [lambda: text_catalogue.gpu_text(stretched(Local().gpu("h100")))],
+    "accuracy_text": [lambda: text_catalogue.accuracy_text(stretched(ACCURACY))],
     "model_text": [model],
 }
 
@@ -126,7 +126,7 @@ TEXTS: dict[str, list[Callable[[], str]]] = {
 def test_every_text_is_tried():
     rendering = {
         name
-        for module in (service.text.answers, service.text.catalogue, service.text.models)
+        for module in (text_answers, text_catalogue, text_models)
         for name, found in inspect.getmembers(module, inspect.isfunction)
         if name.endswith("_text") and found.__module__ == module.__name__ and not name.startswith("_")
     }

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from service.in_process import InProcess
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
-from service.text.answers import plan_text
-from service.text.tables import COLUMNS
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.jobs.in_process import InProcess
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.text.answers import plan_text
+from plimsoll.service.text.tables import COLUMNS
 from tests.api.questions import infer, train
 
 CLUSTER = {"gpu": "h100-sxm-80gb", "gpus": 64, "usd_per_gpu_hour": 2.5}

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.child import PROJECT_ROOT
 
 # Nothing here takes as long but on a machine that stands still.
 PATIENCE_SECONDS = 240.0
 SAMPLE = "tests.service.worker.sample_tasks:"
 PROGRAM = """
 import json, sys
-from service.settings import Settings
-from service.worker.main import run_worker
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.worker.main import run_worker
 run_worker(Settings(), ["cpu"], int(sys.argv[1]), tasks=json.loads(sys.argv[2]))
 """
 

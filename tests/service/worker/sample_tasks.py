@@ -50,14 +50,14 @@ def count(request, report):
 
 
 def refuse(request, report):
-    from planners.errors import NotYetAvailable
+    from plimsoll.planners.ground.errors import NotYetAvailable
 
     raise NotYetAvailable("That is not traced yet.")
 
 
 def work_half_way(request, report):
     """Begin a file, wait for ever, and clear it away when asked to end."""
-    from service.worker.termination import termination_raises
+    from plimsoll.service.worker.termination import termination_raises
 
     work = Path(request["work_file"])
     with termination_raises():
@@ -108,7 +108,7 @@ def raise_value_error(request, report):
 
 
 def raise_invalid_question(request, report):
-    from planners.errors import InvalidQuestion
+    from plimsoll.planners.ground.errors import InvalidQuestion
 
     raise InvalidQuestion("The model has no layers.", pointer="/model")
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from service.worker import child as child_module
-from service.worker.child import PROJECT_ROOT, ChildLimits, ChildOutcome, run_child
-from service.worker.child_main import MAX_RESULT_BYTES
+from plimsoll.planners.ground.units import GIB, MIB
+from plimsoll.service.worker import child as child_module
+from plimsoll.service.worker.child import PROJECT_ROOT, ChildLimits, ChildOutcome, run_child
+from plimsoll.service.worker.child_main import MAX_RESULT_BYTES
 
-MIB = 2**20
-GIB = 2**30
 # Nothing here takes as long but on a machine that stands still.
 PATIENCE_SECONDS = 240.0
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.worker.termination import termination_raises
+from plimsoll.service.worker.termination import termination_raises
 
 
 def test_the_signal_becomes_an_exit_and_the_handler_is_put_back():

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.persistence.database import Database
-from service.persistence.records import NewJob
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.settings import Settings
-from service.worker import accelerators, main
-from service.worker.accelerator_kinds import accelerator_kind
-from service.worker.attempt import REPORT_INTERVAL_SECONDS
-from service.worker.main import detected_queues, run_worker
-from service.worker.quantization.output_folder import PARTIAL_SUFFIX
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import NewJob
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.worker import accelerators, main
+from plimsoll.service.worker.accelerator_kinds import accelerator_kind
+from plimsoll.service.worker.attempt import REPORT_INTERVAL_SECONDS
+from plimsoll.service.worker.main import detected_queues, run_worker
+from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX
 from tests.service.persistence.factories import a_plan
 from tests.service.worker.conftest import PATIENCE_SECONDS
 

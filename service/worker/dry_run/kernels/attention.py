@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 
 # The name must not contain "flash": transformers would then look for the
 # flash-attn package.

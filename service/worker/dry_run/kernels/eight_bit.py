@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 
 # torchtitan, components/quantization/utils.py: what fp8's tensor cores need of both lengths of a matrix.
 MULTIPLE = 16

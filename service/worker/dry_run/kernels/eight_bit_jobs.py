@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
-from service.worker.dry_run.stacks import Stack
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.stacks import Stack
 
 FP8_MIXED = "fp8-mixed"
 
@@ -23,7 +23,7 @@ def refuse_eight_bit_products(job: TraceJob, stack: Stack) -> None:
             "Products in fp8 are traced without tensor parallelism, whose gathers torchao sends in fp8.",
             pointer="/layout/tensor_parallel",
         )
-    if job.config["model_type"] in MIXTURE_MODEL_TYPES:
+    if job.has_experts:
         raise NotYetAvailable(
             "Products in fp8 are not traced in mixtures: torchtitan casts their experts by another way.",
             pointer="/training/precision",

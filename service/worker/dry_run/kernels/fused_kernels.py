@@ -21,8 +21,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor, Partial
 
-from service.worker.dry_run.kernels.fused_loss import turn_into_gradient
-from service.worker.dry_run.parallel.experts import one_expert_each
+from plimsoll.service.worker.dry_run.kernels.fused_loss import turn_into_gradient
+from plimsoll.service.worker.dry_run.parallel.experts import one_expert_each
 
 EPSILON = 1e-6  # its value changes no tensor's shape
 

@@ -21,8 +21,8 @@ from torch import nn
 from torch.distributed._functional_collectives import all_gather_single_autograd, reduce_scatter_single_autograd
 from torch.distributed.tensor import DTensor
 
-from service.worker.dry_run.kernels.fused_kernels import has_values
-from service.worker.dry_run.parallel.experts import EXPERT_TENSORS, exchanged
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import has_values
+from plimsoll.service.worker.dry_run.parallel.experts import EXPERT_TENSORS, exchanged
 
 
 class GroupedLinear(torch.autograd.Function):

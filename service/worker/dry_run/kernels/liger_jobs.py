@@ -5,35 +5,36 @@ Source: linkedin/Liger-Kernel 0.8.5, `transformers/monkey_patch.py`, `ops/`.
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.stacks import SelectiveRecompute, Stack
+from plimsoll.planners.families import model_types_with
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.stacks import SelectiveRecompute, Stack
 
-# Dense families that both Liger has a patch for and the trace has a model of.
-LIGER_MODEL_TYPES = ("gemma", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3")
-# `apply_liger_kernel_to_granite`: its logits are scaled, which the fused loss has no term for.
-WITHOUT_FUSED_LOSS = ("granite",)
+
+def liger_model_types() -> tuple[str, ...]:
+    """Return the families that both Liger has a patch for and the trace has a model of."""
+    return model_types_with(lambda family: family.tracing is not None and family.tracing.liger is not None)
 
 
 def refuse_liger_kernels(job: TraceJob, stack: Stack) -> None:
     """Raise `NotYetAvailable` for a job that Liger's kernels or its fused loss cannot run, or are not traced in."""
-    model_type = job.config["model_type"]
+    model_type, liger = job.config["model_type"], job.tracing.liger
     if job.fused_cross_entropy and job.tensor_parallel > 1:
         raise NotYetAvailable(
             "Liger's fused cross-entropy multiplies by the whole head and takes the softmax within one rank: a "
             "vocabulary split over tensor-parallel ranks has none.",
             pointer="/layout/fused_cross_entropy",
         )
-    if job.fused_cross_entropy and model_type in WITHOUT_FUSED_LOSS:
+    if job.fused_cross_entropy and liger is not None and not liger.has_fused_loss:
         raise NotYetAvailable(
             f"Liger has no fused cross-entropy for {model_type!r}, which scales its logits.",
             pointer="/layout/fused_cross_entropy",
         )
     if not stack.has_liger_kernels:
         return
-    if model_type not in LIGER_MODEL_TYPES:
+    if liger is None:
         raise NotYetAvailable(
-            f"Liger's kernels are traced in {', '.join(LIGER_MODEL_TYPES)}, not in {model_type!r}.",
+            f"Liger's kernels are traced in {', '.join(liger_model_types())}, not in {model_type!r}.",
             pointer="/training/kernels",
         )
     if job.tensor_parallel > 1 or job.context_parallel > 1 or job.pipeline_parallel > 1:

@@ -19,14 +19,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from service.worker.dry_run.kernels.fused_kernels import InPlaceCrossEntropy, has_values, normed, normed_gradients
+from plimsoll.planners.families import traits
+from plimsoll.planners.families.family import Liger
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import (
+    InPlaceCrossEntropy,
+    has_values,
+    normed,
+    normed_gradients,
+)
 
 # Streaming multiprocessors of an H100 SXM (NVIDIA H100 white paper, table 2); an H200 has as many.
 MULTIPROCESSORS = 132
-# Whose norms leave the gradient that came as it is (`LigerRMSNormForOlmo2`).
-NORMS_OUT_OF_PLACE = ("olmo2",)
-# Gemma's norms scale by one more than their weight.
-OFFSETS = {"gemma": 1.0}
 IGNORED_LABEL = -100  # torch's default
 
 
@@ -107,11 +110,11 @@ class LigerRotation(torch.autograd.Function):
 
 def put_liger_kernels(model: Any) -> None:
     """Give a transformers model Liger's norms, gated activation, rotation and cross-entropy."""
-    model_type = model.config.model_type
-    offset, in_place = OFFSETS.get(model_type, 0.0), model_type not in NORMS_OUT_OF_PLACE
+    tracing = traits(model.config.model_type).tracing
+    family = (tracing and tracing.liger) or Liger()
 
     def norm(self: Any, hidden_states: torch.Tensor) -> Any:
-        return LigerRmsNorm.apply(hidden_states, self.weight, offset, in_place)  # type: ignore[no-untyped-call]
+        return LigerRmsNorm.apply(hidden_states, self.weight, family.norm_offset, family.norms_in_place)  # type: ignore[no-untyped-call]
 
     for module in model.modules():
         kind = type(module).__name__

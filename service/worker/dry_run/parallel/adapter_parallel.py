@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_module
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
-from service.worker.dry_run.adapters import AdaptedLinear
+from plimsoll.service.worker.dry_run.adapters import AdaptedLinear
 
 
 class WholeLinear(ParallelStyle):

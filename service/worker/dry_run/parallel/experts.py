@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
+from plimsoll.service.worker.dry_run.job import TraceJob
 
 DISPATCHED_EXPERTS = "plimsoll_dispatched"
 # The two matrices of all experts of a layer: transformers' own names.

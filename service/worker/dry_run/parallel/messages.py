@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from service.worker.dry_run.job import PipelineStage
+from plimsoll.service.worker.dry_run.job import PipelineStage
 
 
 class MessageBuffers:

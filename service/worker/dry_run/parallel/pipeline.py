@@ -18,11 +18,11 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
-from planners.memory.job import GPIPE
-from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.parallel.messages import MessageBuffers
-from service.worker.dry_run.recording.tracker import BACKWARD, FORWARD
-from service.worker.dry_run.stacks import Stack
+from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.dry_run.parallel.messages import MessageBuffers
+from plimsoll.service.worker.dry_run.recording.tracker import BACKWARD, FORWARD
+from plimsoll.service.worker.dry_run.stacks import Stack
 
 # After the pipeline is full every further pair of passes finds the memory as the one before; interleaved, every round.
 STEADY_ROUNDS = 2

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.experimental._context_parallel import _attention as torch_ring
 
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernels.attention import register_attention
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernels.attention import register_attention
 
 RING_ATTENTION = "plimsoll_ring"
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_gather_single
 from torch.distributed.tensor import DTensor, Partial, Shard
 
-from service.worker.dry_run.recording.tracker import local_tensor
+from plimsoll.service.worker.dry_run.recording.tracker import local_tensor
 
 
 class GatheredAgain(torch.autograd.Function):

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from service.worker.dry_run.recording.host_memory import on_host
+from plimsoll.service.worker.dry_run.recording.host_memory import on_host
 
 
 @contextlib.contextmanager

@@ -11,11 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from planners.sharding import Mesh, framework_policy
-from service.worker.dry_run.decoder_parts import decoder_layers, head, last_norm, token_embedding
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.parallel.experts import EXPERT_TENSORS, mixtures
-from service.worker.dry_run.precision import sharding_policy
+from plimsoll.planners.sharding import Mesh
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers, head, last_norm, token_embedding
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.parallel.experts import EXPERT_TENSORS, mixtures
+from plimsoll.service.worker.dry_run.precision import sharding_policy
 
 
 def shard_fully(
@@ -64,7 +65,7 @@ def _expert_placement(model: Any, job: TraceJob) -> Callable[[nn.Parameter], Sha
     if not held:
         return None
     mesh = Mesh(tensor=1, expert=job.expert_parallel, shard=job.shard_group // job.expert_parallel, replicas=1)
-    policy = framework_policy(job.framework, job.zero_stage)
+    policy = load_profile(job.framework).sharding_policy(job.zero_stage)
     dim = policy.expert_cut_dim(len(held[0]) * job.expert_parallel, mesh)
     stacked = {id(tensor) for tensor in held}
     return lambda parameter: Shard(dim) if id(parameter) in stacked else None

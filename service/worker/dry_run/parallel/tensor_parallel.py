@@ -21,10 +21,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from service.worker.dry_run.kernels.grouped_experts import is_grouped
-from service.worker.dry_run.parallel.adapter_parallel import with_adapters
-from service.worker.dry_run.parallel.latent_parallel import is_latent, keep_distributed, latent_plan
-from service.worker.dry_run.parallel.mixture_parallel import compute_own_parts, is_mixture, mixture_plan
+from plimsoll.service.worker.dry_run.kernels.grouped_experts import is_grouped
+from plimsoll.service.worker.dry_run.parallel.adapter_parallel import with_adapters
+from plimsoll.service.worker.dry_run.parallel.latent_parallel import is_latent, keep_distributed, latent_plan
+from plimsoll.service.worker.dry_run.parallel.mixture_parallel import compute_own_parts, is_mixture, mixture_plan
 
 SEQUENCE_DIM = 1
 

@@ -12,9 +12,8 @@ import bisect
 from dataclasses import dataclass, field
 from itertools import count
 
-from service.worker.dry_run.recording.ledger import ALLOCATION_GRAIN_BYTES, Event, rounded_bytes
-
-MIB = 1 << 20
+from plimsoll.planners.ground.units import MIB
+from plimsoll.service.worker.dry_run.recording.ledger import ALLOCATION_GRAIN_BYTES, Event, rounded_bytes
 
 # Names and values as in the source above.
 SMALL_SIZE_BYTES = 1 * MIB  # kSmallSize: the largest request of the small pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.worker.dry_run.recording.ledger import Ledger, Peak
+from plimsoll.service.worker.dry_run.recording.ledger import Ledger, Peak
 
 MOST_POINTS = 512
 MOST_OWNERS = 12

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
-from planners.memory.optimizers import optimizer_kind
-from planners.memory.profile import load_profile
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernel_rules import KERNEL_RULES
-from service.worker.dry_run.recording.ledger import Ledger
+from plimsoll.planners.jobs.optimizers import optimizer_kind
+from plimsoll.planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
+from plimsoll.service.worker.dry_run.recording.ledger import Ledger
 
 WAYS = {
     SYNCHRONOUS: (

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from service.worker.dry_run.patches import StreamClock, watched_parameter_groups, watched_storage_resizes
-from service.worker.dry_run.recording.host_memory import is_on_host
-from service.worker.dry_run.recording.ledger import Kind, Ledger, Piece
+from plimsoll.service.worker.dry_run.patches import StreamClock, watched_parameter_groups, watched_storage_resizes
+from plimsoll.service.worker.dry_run.recording.host_memory import is_on_host
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger, Piece
 
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 CAST = torch.ops.aten._to_copy.default

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from service.worker.dry_run.zero.partitions import Gather, Partition
-from service.worker.dry_run.zero.settings import Making, ZeroSettings
+from plimsoll.service.worker.dry_run.zero.partitions import Gather, Partition
+from plimsoll.service.worker.dry_run.zero.settings import Making, ZeroSettings
 
 NEVER = -1
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.precision import parameter_dtype
-from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.zero.flat import FlatEngine
-from service.worker.dry_run.zero.settings import ZeroEngine, zero_settings
-from service.worker.dry_run.zero.sharded import ShardedEngine
-from service.worker.dry_run.zero.whole import WholeEngine
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.precision import parameter_dtype
+from plimsoll.service.worker.dry_run.stacks import Stack
+from plimsoll.service.worker.dry_run.zero.flat import FlatEngine
+from plimsoll.service.worker.dry_run.zero.settings import ZeroEngine, zero_settings
+from plimsoll.service.worker.dry_run.zero.sharded import ShardedEngine
+from plimsoll.service.worker.dry_run.zero.whole import WholeEngine
 
 ALL_WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = range(3)
 

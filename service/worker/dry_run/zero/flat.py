@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.zero.master import FlatMaster, flattened
-from service.worker.dry_run.zero.settings import (
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.zero.master import FlatMaster, flattened
+from plimsoll.service.worker.dry_run.zero.settings import (
     Making,
     ZeroSettings,
     accumulate_into,

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from service.worker.dry_run.patches import replaced
-from service.worker.dry_run.zero.coordinator import Coordinator
+from plimsoll.service.worker.dry_run.patches import replaced
+from plimsoll.service.worker.dry_run.zero.coordinator import Coordinator
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from service.worker.dry_run.optimizers import replicated_optimizer
+from plimsoll.service.worker.dry_run.optimizers import replicated_optimizer
 
 
 class FlatMaster:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.zero.settings import Making
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.zero.settings import Making
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from planners.memory import nvme
-from planners.memory.profile import load_profile
-from service.worker.dry_run.optimizers import Optimizer
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.planners.memory import nvme
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.dry_run.optimizers import Optimizer
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 
 # DeepSpeed 0.19.8, runtime/zero/config.py, `DeepSpeedZeroConfig`: what a config without a word of them asks for.
 PERSISTENCE_THRESHOLD_ELEMENTS = 100_000  # stage3_param_persistence_threshold
@@ -39,10 +39,12 @@ class ZeroSettings:
 
 def zero_settings(framework: str, accumulation_dtype: torch.dtype) -> ZeroSettings:
     """Return the settings that a plan's `deepspeed.json` is written with."""
-    weights = load_profile(framework).weights
+    told = load_profile(framework).zero
+    if told is None:
+        raise ValueError(f"{framework} has no engine that reduces in buckets of its own.")
     return ZeroSettings(
-        reduce_bucket=weights.bucket_elements,
-        prefetch_bucket=weights.gather_budget_elements,
+        reduce_bucket=told.reduce_bucket_elements,
+        prefetch_bucket=told.prefetch_bucket_elements,
         sub_group=nvme.SUB_GROUP_ELEMENTS,
         accumulation_dtype=accumulation_dtype,
     )

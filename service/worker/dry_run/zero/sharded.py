@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors
 
-from service.worker.dry_run.optimizers import replicated_optimizer
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.zero.coordinator import Coordinator
-from service.worker.dry_run.zero.hooks import coordinated
-from service.worker.dry_run.zero.partitions import Partition, gather_now, partitioned
-from service.worker.dry_run.zero.settings import (
+from plimsoll.service.worker.dry_run.optimizers import replicated_optimizer
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.zero.coordinator import Coordinator
+from plimsoll.service.worker.dry_run.zero.hooks import coordinated
+from plimsoll.service.worker.dry_run.zero.partitions import Partition, gather_now, partitioned
+from plimsoll.service.worker.dry_run.zero.settings import (
     Making,
     ZeroSettings,
     accumulate_into,

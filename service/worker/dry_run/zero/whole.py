@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.zero.master import FlatMaster, flattened
-from service.worker.dry_run.zero.settings import Making, average, gradient_of
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.zero.master import FlatMaster, flattened
+from plimsoll.service.worker.dry_run.zero.settings import Making, average, gradient_of
 
 # runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once, whatever the config says of buckets.
 REDUCED_AT_ONCE_ELEMENTS = 500_000_000

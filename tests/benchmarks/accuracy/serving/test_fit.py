@@ -17,7 +17,7 @@ from benchmarks.accuracy.serving.fit import (
 from benchmarks.accuracy.serving.latencies import drafting_cases, latency_cases
 from benchmarks.accuracy.serving.report import first_token_seconds, token_seconds
 from benchmarks.accuracy.serving.startup_logs import log_cases
-from planners.serving.efficiency import efficiency
+from plimsoll.planners.serving.times.efficiency import efficiency
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.worker.device_run.clock import phase_seconds, step_seconds
+from plimsoll.service.worker.device_run.clock import phase_seconds, step_seconds
 from tests.service.worker.dry_run.cases import job
 
 PHASES = {"forward": 1.0, "backward": 2.0, "optimizer": 0.5}

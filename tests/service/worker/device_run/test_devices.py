@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import environment, find_device, usable_host_bytes
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import environment, find_device, usable_host_bytes
 
 H100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000)
 L4 = SimpleNamespace(name="NVIDIA L4", total_memory=24_000_000_000)

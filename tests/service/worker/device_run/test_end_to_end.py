@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from plimsoll.client import Client
-from service.answers import JobBody
+from plimsoll.service.jobs.answers import JobBody
 from tests.api.questions import infer, train
 
 # A tenth of a busy machine's time for two processes that load torch.

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from service.worker.device_run.devices import Device
-from service.worker.device_run.meters import meter_of, nvml_figures
-from service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.meters import meter_of, nvml_figures
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
 
 
 def ledger_of(*sizes):

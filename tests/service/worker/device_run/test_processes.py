@@ -10,9 +10,9 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from service.errors import RankFailed
-from service.worker.device_run.devices import find_device
-from service.worker.device_run.processes import run_ranks
+from plimsoll.service.ground.errors import RankFailed
+from plimsoll.service.worker.device_run.devices import find_device
+from plimsoll.service.worker.device_run.processes import run_ranks
 from tests.service.worker.dry_run.cases import request
 
 TWO = {"data_parallel": 2, "shard_group": 2, "gpus": 2, "gradient_accumulation_steps": 1, "micro_batch_size": 8}

@@ -1,7 +1,7 @@
 """What ranks printed, and which lines of it are kept."""
 
-from service.worker.child_main import LOG_LINES
-from service.worker.device_run.rank_logs import STACK_HEADING, last_words, log_file
+from plimsoll.service.worker.child_main import LOG_LINES
+from plimsoll.service.worker.device_run.rank_logs import STACK_HEADING, last_words, log_file
 
 
 def logs(folder, *texts):

@@ -4,9 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from service.worker.device_run.replicas import ReducedFirst
-from service.worker.dry_run.optimizers import TorchOptimizer, torch_optimizer
-from service.worker.dry_run.rank import process_group_of
+from plimsoll.service.worker.device_run.replicas import ReducedFirst
+from plimsoll.service.worker.dry_run.optimizers import TorchOptimizer, torch_optimizer
+from plimsoll.service.worker.dry_run.rank import process_group_of
 
 
 def test_every_gradient_goes_through_its_bucket_from_the_last_parameter_on():

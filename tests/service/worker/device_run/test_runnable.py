@@ -1,7 +1,7 @@
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.device_run.runnable import refuse_what_has_no_values
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.device_run.runnable import refuse_what_has_no_values
 from tests.service.worker.dry_run.cases import job
 
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from planners.errors import InvalidModelConfig
-from service.worker.child_main import is_out_of_memory
-from service.worker.device_run.devices import find_device
-from service.worker.device_run.running import Record, described_failure, held_bytes, kept_bytes, run_rank
-from service.worker.dry_run.rank import process_group_of
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.stacks import find_stack
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.worker.child_main import is_out_of_memory
+from plimsoll.service.worker.device_run.devices import find_device
+from plimsoll.service.worker.device_run.running import Record, described_failure, held_bytes, kept_bytes, run_rank
+from plimsoll.service.worker.dry_run.rank import process_group_of
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job, traced
 
 # What the CUDA kernel of flash attention keeps and the CPU's does not: a seed and an offset, 16 and 8 bytes, a layer.

@@ -2,13 +2,13 @@
 
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import Device
-from service.worker.device_run.task import device_result
-from service.worker.device_run.where import Ranks
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.task import run
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.task import device_result
+from plimsoll.service.worker.device_run.where import Ranks
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import config, job, request
 
 # One rank alone, so that no other process is started.

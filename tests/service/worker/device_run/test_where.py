@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import Device
-from service.worker.device_run.where import MOST_CPU_RANKS, PROCESS_BYTES, ranks_to_run
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.device_run.where import MOST_CPU_RANKS, PROCESS_BYTES, ranks_to_run
 from tests.service.worker.dry_run.cases import job
 
 PLANNED = 100 << 20

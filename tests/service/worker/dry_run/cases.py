@@ -1,8 +1,8 @@
 """Small models and plans for the dry runs' tests."""
 
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.step import trace_steps
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.step import trace_steps
 
 # 101 rows over 4 ranks are 26 a rank: 104 with FSDP's padding.
 LLAMA = {

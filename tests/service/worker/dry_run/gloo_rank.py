@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from service.worker.device_run.devices import find_device
-from service.worker.device_run.processes import PATIENCE_SECONDS
-from service.worker.device_run.rank_process import real_group
-from service.worker.device_run.running import run_rank
-from service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.device_run.devices import find_device
+from plimsoll.service.worker.device_run.processes import PATIENCE_SECONDS
+from plimsoll.service.worker.device_run.rank_process import real_group
+from plimsoll.service.worker.device_run.running import run_rank
+from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import job
 
 # Longer than those who started it wait for all: they ask each rank where it stands.

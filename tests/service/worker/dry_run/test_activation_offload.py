@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import traced
 
 TOKENS = 64

@@ -7,12 +7,12 @@ q and v: A 4 x 64 each, B 64 x 4 and 32 x 4, so 256 + 256 + 256 + 128 = 896 elem
 import pytest
 import torch
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.formats import tensor_bytes
-from planners.questions import Lora
-from service.worker.dry_run.job import PipelineStage
-from service.worker.dry_run.kernels.four_bit import FourBitLinear
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.planners.formats import tensor_bytes
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.dry_run.job import PipelineStage
+from plimsoll.service.worker.dry_run.kernels.four_bit import FourBitLinear
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 
 LORA = Lora(rank=4, target_modules=("q_proj", "v_proj"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from planners.errors import InvalidModelConfig
-from service.worker.dry_run.count import weight_differences
-from service.worker.dry_run.task import run
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.worker.dry_run.count import weight_differences
+from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import config, request
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 101, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from service.worker.dry_run.job import read_job
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.service.worker.dry_run.job import read_job
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code
 from tests.service.worker.dry_run.cases import LATENT, config, request
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from service.worker.dry_run.kernel_optimizers import LEAST_8BIT_ELEMENTS, KernelOptimizer
-from service.worker.dry_run.recording.host_memory import is_on_host, on_host
+from plimsoll.service.worker.dry_run.kernel_optimizers import LEAST_8BIT_ELEMENTS, KernelOptimizer
+from plimsoll.service.worker.dry_run.recording.host_memory import is_on_host, on_host
 
 
 def states(name, elements, *, wide=False):

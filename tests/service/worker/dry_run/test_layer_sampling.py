@@ -2,12 +2,12 @@
 
 import pytest
 
-from service.worker.dry_run.job import PipelineStage
-from service.worker.dry_run.layer_sampling import layer_kinds, layer_sample, trace_stage
-from service.worker.dry_run.recording.curve import phase_peaks
-from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.trace import StageTrace, sampling_notes
+from plimsoll.service.worker.dry_run.job import PipelineStage
+from plimsoll.service.worker.dry_run.layer_sampling import layer_kinds, layer_sample, trace_stage
+from plimsoll.service.worker.dry_run.recording.curve import phase_peaks
+from plimsoll.service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.trace import StageTrace, sampling_notes
 from tests.service.worker.dry_run.cases import LATENT, config, job, traced
 
 MIXTURE = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from planners.huggingface import describe_config
-from planners.sharding import ShardLayout, framework_policy, rank_shards
-from service.worker.device_run.running import held_bytes, kept_bytes
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.sharding import ShardLayout, rank_shards
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.device_run.running import held_bytes, kept_bytes
 from tests.service.worker.dry_run.cases import LLAMA, job, traced
 
 RANKS = 4
@@ -131,7 +132,7 @@ def planned_bytes(case, rank):
         replicas=wanted.data_parallel // wanted.shard_group,
     )
     spec = describe_config(wanted.config, name=case)
-    held = list(rank_shards(spec, layout, framework_policy(wanted.framework, wanted.zero_stage), rank))
+    held = list(rank_shards(spec, layout, load_profile(wanted.framework).sharding_policy(wanted.zero_stage), rank))
     stored = FP32_BYTES * sum(shard.stored_elements for shard in held)
     moments = FP32_BYTES * MOMENTS * sum(shard.elements for shard in held)
     fused = FUSED_TENSORS.get(wanted.config["model_type"], 0) * wanted.config["num_hidden_layers"]

@@ -1,7 +1,7 @@
 import pytest
 
-from service.worker.dry_run.recompute import recomputed_layers
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recompute import recomputed_layers
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, job, requested_bytes, traced
 
 # Of a token of the small Llama: two bytes of each feature.

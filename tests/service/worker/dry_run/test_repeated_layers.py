@@ -1,7 +1,7 @@
 """Ledgers of a few events: what a layer adds, and a deeper model's."""
 
-from service.worker.dry_run.recording.ledger import Kind, Ledger
-from service.worker.dry_run.repeated_layers import Stretch, added_stretches, event_sign, grown_ledger
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.repeated_layers import Stretch, added_stretches, event_sign, grown_ledger
 
 
 def has_same_events(one, other):

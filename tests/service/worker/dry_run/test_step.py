@@ -8,8 +8,8 @@ Outside: embedding and head ceil(101 / 4) = 26 rows x 64 = 1,664 each, last norm
 
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 
 SHARD_ELEMENTS = 26_448

@@ -2,8 +2,8 @@
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from service.worker.dry_run.task import run
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import request
 
 

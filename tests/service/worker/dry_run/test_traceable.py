@@ -1,9 +1,9 @@
 import pytest
 
-from planners.errors import NotYetAvailable
-from planners.questions import Lora
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.traceable import refuse_untraced_sharding
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding
 from tests.service.worker.dry_run.cases import LATENT, config, job
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.worker.dry_run.verdict import relative_error, verdict
+from plimsoll.service.worker.dry_run.verdict import relative_error, verdict
 
 
 def test_a_plan_that_promised_too_little_has_a_negative_error():

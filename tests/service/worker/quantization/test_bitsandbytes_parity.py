@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.double_quantization import dynamic_map
-from service.worker.quantization.four_bit_codes import FP4, NF4
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.double_quantization import dynamic_map
+from plimsoll.service.worker.quantization.four_bit_codes import FP4, NF4
+from plimsoll.service.worker.quantization.schemes import quantizer
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # One element, one block, one over, odd ends, odd rows, several chunks with a part block at the end.

@@ -14,17 +14,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from service.errors import InvalidCheckpoint, PathNotAllowed
-from service.worker import child as child_module
-from service.worker.child import ChildLimits, run_child
-from service.worker.quantization import checkpoint_writer
-from service.worker.quantization.output_folder import PARTIAL_SUFFIX
-from service.worker.quantization.quantized import NonFiniteWeights
-from service.worker.quantization.task import run
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.worker import child as child_module
+from plimsoll.service.worker.child import ChildLimits, run_child
+from plimsoll.service.worker.quantization import checkpoint_writer
+from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX
+from plimsoll.service.worker.quantization.quantized import NonFiniteWeights
+from plimsoll.service.worker.quantization.task import run
 from tests.service.worker.quantization.small_llama import CONFIG, stored, weights, write_checkpoint
 
-TARGET = "service.worker.quantization.task:run"
+TARGET = "plimsoll.service.worker.quantization.task:run"
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 SETTINGS = {
     "nf4-double": {"scheme": "nf4", "double_quantization": True},
@@ -287,7 +287,7 @@ def test_a_child_that_is_told_to_end_leaves_nothing(roots, monkeypatch):
 # The job with small shards, in a process of its own that stops half-way and waits to be killed.
 KILLABLE = """
 import json, sys, time
-from service.worker.quantization import checkpoint_writer, task
+from plimsoll.service.worker.quantization import checkpoint_writer, task
 checkpoint_writer.planned_shards.__kwdefaults__["shard_bytes"] = 40_000
 
 def wait_half_way(done, total, unit, message):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans, row_spans
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, even_spans, row_spans
 
 
 def test_spans_cover_everything_once():

@@ -7,11 +7,11 @@ import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES, CompressedCheckpoint
-from service.worker.quantization.schemes import quantizer
-from service.worker.quantization.sources import SourceTensor
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES, CompressedCheckpoint
+from plimsoll.service.worker.quantization.schemes import quantizer
+from plimsoll.service.worker.quantization.sources import SourceTensor
 
 NAME = "layer.weight"
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}

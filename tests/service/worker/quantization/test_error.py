@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import ErrorSums, quantization_error
-from service.worker.quantization.quantized import QuantizedTensor
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import ErrorSums, quantization_error
+from plimsoll.service.worker.quantization.quantized import QuantizedTensor
 
 
 class Shifted:

@@ -2,7 +2,7 @@
 
 import torch
 
-from service.worker.quantization.error_histogram import EDGES, SAMPLE_ELEMENTS, error_histogram
+from plimsoll.service.worker.quantization.error_histogram import EDGES, SAMPLE_ELEMENTS, error_histogram
 
 
 def test_errors_are_counted_between_edges_that_double():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.fast_path import WORTH_COMPILING_PARAMETERS, kernels_for_job, proven
-from service.worker.quantization.native_kernels import NoKernels
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.fast_path import WORTH_COMPILING_PARAMETERS, kernels_for_job, proven
+from plimsoll.service.worker.quantization.native_kernels import NoKernels
+from plimsoll.service.worker.quantization.schemes import quantizer
 from tests.service.worker.quantization.test_schemes import SCHEMES
 
 CPU = torch.device("cpu")

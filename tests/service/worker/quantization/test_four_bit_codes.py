@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from service.worker.quantization.four_bit_codes import E2M1, FP4, NF4, CodeBook
+from plimsoll.service.worker.quantization.four_bit_codes import E2M1, FP4, NF4, CodeBook
 
 
 def pair_codes(book: CodeBook, numbers: list[float]) -> list[int]:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.initialization import fill_normal
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.initialization import fill_normal
 
 
 def filled(*, name="q_proj", seed=0, threads=1, deviation=0.02, shape=(600, 512)):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.layer_output import sampled_error
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.layer_output import sampled_error
+from plimsoll.service.worker.quantization.schemes import quantizer
 
 
 def output_error(weight, scheme="int8"):

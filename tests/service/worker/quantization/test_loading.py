@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES
-from service.worker.quantization.schemes import quantizer
-from service.worker.quantization.task import run
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES
+from plimsoll.service.worker.quantization.schemes import quantizer
+from plimsoll.service.worker.quantization.task import run
 from tests.service.worker.quantization.small_llama import CONFIG, IN_WHOLE_BLOCKS, weights, write_checkpoint
 
 # Of the readers, not of what they read: bitsandbytes' and compressed-tensors' own deprecations.

@@ -6,13 +6,13 @@ import subprocess
 import pytest
 import torch
 
-from planners.quantization import scheme_settings
-from service.worker.quantization import native_kernels
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import quantization_error
-from service.worker.quantization.native_kernels import DTYPES, NoKernels, compiled_kernels
-from service.worker.quantization.quantized import NonFiniteWeights
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization import native_kernels
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import quantization_error
+from plimsoll.service.worker.quantization.native_kernels import DTYPES, NoKernels, compiled_kernels
+from plimsoll.service.worker.quantization.quantized import NonFiniteWeights
+from plimsoll.service.worker.quantization.schemes import quantizer
 from tests.service.worker.quantization.test_bitsandbytes_parity import ADVERSARIES, gauss
 from tests.service.worker.quantization.test_schemes import SCHEMES
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from service.worker.quantization.output_folder import (
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.quantization.output_folder import (
     PARTIAL_SUFFIX,
     REPORT_FILE,
     discard_partial,

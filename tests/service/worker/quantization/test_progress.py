@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.worker.quantization.progress import ByteProgress
+from plimsoll.service.worker.quantization.progress import ByteProgress
 
 MEGABYTE = 10**6
 

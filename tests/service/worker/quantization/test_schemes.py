@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import quantization_error
-from service.worker.quantization.quantized import NonFiniteWeights
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.error import quantization_error
+from plimsoll.service.worker.quantization.quantized import NonFiniteWeights
+from plimsoll.service.worker.quantization.schemes import quantizer
 
 SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4")
 # Relative Frobenius error on normal numbers. int8 has steps of amax/127 and so an

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from service.checkpoints.headers import read_header
-from service.worker.quantization.shard_file import MOST_LATE_BYTES, PlannedTensor, ShardFile
+from plimsoll.service.checkpoints.headers import read_header
+from plimsoll.service.worker.quantization.shard_file import MOST_LATE_BYTES, PlannedTensor, ShardFile
 
 PLANNED = (
     PlannedTensor(name="codes", dtype="U8", shape=(3,)),

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from planners.huggingface import describe_config
-from service.checkpoints.headers import read_checkpoint
-from service.errors import InvalidCheckpoint, PathNotAllowed
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.sources import CheckpointSource, RandomSource, matrix
+from plimsoll.planners.families import describe_config
+from plimsoll.service.checkpoints.headers import read_checkpoint
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.sources import CheckpointSource, RandomSource, matrix
 from tests.service.worker.quantization.small_llama import CONFIG, numbers, weights, write_checkpoint
 
 SPEC = describe_config(CONFIG, name="small")

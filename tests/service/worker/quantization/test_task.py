@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from planners.errors import InvalidModelConfig, UnknownName
-from planners.huggingface import describe_config
-from planners.quantization import quantization_estimate
-from service.worker.quantization.task import run
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidModelConfig, UnknownName
+from plimsoll.planners.quantization.planning import quantization_estimate
+from plimsoll.service.worker.quantization.task import run
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 192, "intermediate_size": 520, "num_hidden_layers": 2,

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.quantization import scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.schemes import quantizer
+from plimsoll.planners.quantization.planning import scheme_settings
+from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.schemes import quantizer
 
 MICROSCALING_BLOCK = 32
 

@@ -1,6 +1,6 @@
 """Small deployments for the tests of serving."""
 
-from service.worker.serving_run.deployment import read_deployment
+from plimsoll.service.worker.serving_run.deployment import read_deployment
 from tests.service.worker.dry_run.cases import LLAMA
 
 

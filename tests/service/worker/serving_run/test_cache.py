@@ -5,10 +5,10 @@ import contextlib
 import pytest
 import torch
 
-from planners.errors import InvalidQuestion
-from service.worker.serving_run.cache import BlockCache, Reach
-from service.worker.serving_run.cache_groups import CachedLayer
-from service.worker.serving_run.served_attention import served_attention
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.serving_run.cache import BlockCache, Reach
+from plimsoll.service.worker.serving_run.cache_groups import CachedLayer
+from plimsoll.service.worker.serving_run.served_attention import served_attention
 from tests.service.worker.serving_run.cases import deployment
 
 LAYER = CachedLayer(parts=2, heads=2, features=16, window=None)

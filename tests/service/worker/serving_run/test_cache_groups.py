@@ -2,8 +2,8 @@
 
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
 
 FULL = CachedLayer(parts=2, heads=2, features=16, window=None)
 SLIDING = CachedLayer(parts=2, heads=2, features=16, window=8)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from service.worker.serving_run.deployment import read_deployment
-from service.worker.serving_run.servable import refuse_on_device
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.service.worker.serving_run.deployment import read_deployment
+from plimsoll.service.worker.serving_run.servable import refuse_on_device
 from tests.service.worker.dry_run.cases import config
 from tests.service.worker.serving_run.cases import deployment, request
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from service.worker.dry_run.building import causal_model
-from service.worker.dry_run.rank import process_group_of
-from service.worker.serving_run.divided_layers import GatheredHead, RowLinear, VocabularyRows, divide
+from plimsoll.service.worker.dry_run.building import causal_model
+from plimsoll.service.worker.dry_run.rank import process_group_of
+from plimsoll.service.worker.serving_run.divided_layers import GatheredHead, RowLinear, VocabularyRows, divide
 from tests.service.worker.dry_run.cases import config
 
 

@@ -3,8 +3,13 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from service.worker.dry_run.building import causal_model
-from service.worker.serving_run.engine_kernels import FusedFeedForward, FusedNorm, fuse_layers, rotating_in_place
+from plimsoll.service.worker.dry_run.building import causal_model
+from plimsoll.service.worker.serving_run.engine_kernels import (
+    FusedFeedForward,
+    FusedNorm,
+    fuse_layers,
+    rotating_in_place,
+)
 from tests.service.worker.dry_run.cases import LLAMA
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.serving_run.passes import CUBLAS_WORKSPACE_BYTES, PROFILE
-from service.worker.serving_run.running import trace_passes
-from service.worker.serving_run.task import measured_terms
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.serving_run.passes import CUBLAS_WORKSPACE_BYTES, PROFILE
+from plimsoll.service.worker.serving_run.running import trace_passes
+from plimsoll.service.worker.serving_run.task import measured_terms
 from tests.service.worker.dry_run.cases import config
 from tests.service.worker.serving_run.cases import deployment
 from tests.service.worker.serving_run.test_running import ran, requested

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.serving_run.passes import PROFILE
-from service.worker.serving_run.running import trace_passes
-from service.worker.serving_run.task import measured_terms
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.serving_run.passes import PROFILE
+from plimsoll.service.worker.serving_run.running import trace_passes
+from plimsoll.service.worker.serving_run.task import measured_terms
 from tests.service.worker.dry_run.cases import config
 from tests.service.worker.serving_run.cases import deployment
 from tests.service.worker.serving_run.test_running import ran, requested
@@ -54,8 +54,8 @@ def test_a_real_rank_attends_to_its_latents_in_chunks_and_one_by_one():
 
 
 def test_decoding_by_the_copies_is_attention_over_expanded_keys():
-    from service.worker.serving_run.cache import BlockCache
-    from service.worker.serving_run.model import load_random, served_model
+    from plimsoll.service.worker.serving_run.cache import BlockCache
+    from plimsoll.service.worker.serving_run.model import load_random, served_model
 
     wanted = deployment(**LATENT)
     cache = BlockCache(wanted)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.serving_run.running import trace_passes
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.serving_run.running import trace_passes
 from tests.service.worker.serving_run.cases import deployment
 from tests.service.worker.serving_run.test_running import ELEMENTS, requested
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from service.worker.device_run.devices import find_device
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.serving_run.passes import CUBLAS_WORKSPACE_BYTES
-from service.worker.serving_run.running import run_passes, trace_passes
-from service.worker.serving_run.task import measured_terms
+from plimsoll.service.worker.device_run.devices import find_device
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.serving_run.passes import CUBLAS_WORKSPACE_BYTES
+from plimsoll.service.worker.serving_run.running import run_passes, trace_passes
+from plimsoll.service.worker.serving_run.task import measured_terms
 from tests.service.worker.dry_run.cases import config
 from tests.service.worker.serving_run.cases import deployment
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from service.worker.serving_run.sampling import Sampler
+from plimsoll.service.worker.serving_run.sampling import Sampler
 
 
 class Allocations(TorchDispatchMode):

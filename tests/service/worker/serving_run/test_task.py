@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.errors import NoSuitableDevice
-from service.worker.dry_run.task import run
-from service.worker.serving_run.task import serving_verdict
+from plimsoll.service.ground.errors import NoSuitableDevice
+from plimsoll.service.worker.dry_run.task import run
+from plimsoll.service.worker.serving_run.task import serving_verdict
 from tests.service.worker.serving_run.cases import request
 
 

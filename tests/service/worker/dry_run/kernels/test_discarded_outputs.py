@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from service.worker.dry_run.kernels.discarded_outputs import discard_output
+from plimsoll.service.worker.dry_run.kernels.discarded_outputs import discard_output
 
 
 def gradients(norm, user, hidden):

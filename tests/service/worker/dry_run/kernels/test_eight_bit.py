@@ -3,8 +3,8 @@ import sys
 import pytest
 from torch import nn
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.kernels.eight_bit import cast_products
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.kernels.eight_bit import cast_products
 
 
 def test_matrices_of_whole_multiples_of_sixteen_have_their_products_cast():

@@ -1,8 +1,8 @@
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
-from service.worker.dry_run.stacks import find_stack
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job
 
 FP8 = {"framework": "fsdp2", "precision": FP8_MIXED}

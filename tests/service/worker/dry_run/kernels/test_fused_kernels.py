@@ -2,7 +2,7 @@
 
 import torch
 
-from service.worker.dry_run.kernels.fused_kernels import (
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import (
     EPSILON,
     FusedRmsNorm,
     FusedSwiGlu,

@@ -2,7 +2,7 @@
 
 import torch
 
-from service.worker.dry_run.kernels.fused_loss import FusedLinearCrossEntropy
+from plimsoll.service.worker.dry_run.kernels.fused_loss import FusedLinearCrossEntropy
 
 
 def test_loss_and_gradients_are_those_of_separate_operations():

@@ -8,8 +8,8 @@ import types
 import pytest
 import torch
 
-from service.worker.dry_run.kernels.grouped_experts import Dispatcher, GroupedLinear, WeightedSwiGlu
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.kernels.grouped_experts import Dispatcher, GroupedLinear, WeightedSwiGlu
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 from tests.service.worker.dry_run.parallel.test_experts import exchanges
 

@@ -1,8 +1,8 @@
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.kernels.liger_jobs import LIGER_MODEL_TYPES, refuse_liger_kernels
-from service.worker.dry_run.stacks import find_stack
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.kernels.liger_jobs import liger_model_types, refuse_liger_kernels
+from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job
 
 
@@ -12,7 +12,7 @@ def check(kernels="fused", **changes):
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "ddp", "fsdp2"])
-@pytest.mark.parametrize("model_type", LIGER_MODEL_TYPES)
+@pytest.mark.parametrize("model_type", liger_model_types())
 def test_the_families_that_liger_knows_are_traced(framework, model_type):
     check(framework=framework, config=config(model_type=model_type))
 

@@ -3,12 +3,17 @@
 import pytest
 import torch
 
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernels.fused_kernels import EPSILON
-from service.worker.dry_run.kernels.liger_kernels import LigerGatedActivation, LigerRmsNorm, LigerRotation, liger_loss
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.step import trace_steps
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import EPSILON
+from plimsoll.service.worker.dry_run.kernels.liger_kernels import (
+    LigerGatedActivation,
+    LigerRmsNorm,
+    LigerRotation,
+    liger_loss,
+)
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.step import trace_steps
 from tests.service.worker.dry_run.cases import job, requested_bytes
 
 

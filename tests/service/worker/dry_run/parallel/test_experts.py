@@ -7,7 +7,7 @@ expert 4,096 and 2,048. Outside: embedding and head ceil(101/4) = 26 rows x 64 =
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 
 EXPERT = 4096 + 2048

@@ -5,7 +5,7 @@ Hidden 64, 4 heads with queries and keys of 16 + 8 and values of 16, latents of 
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import LATENT, requested_bytes, traced
 
 SPLIT = {"framework": "fsdp2", "tensor_parallel": 2, "sequence_parallel": True}

@@ -2,14 +2,14 @@
 
 import pytest
 
-from service.worker.dry_run.job import PipelineStage
-from service.worker.dry_run.parallel.pipeline import (
+from plimsoll.service.worker.dry_run.job import PipelineStage
+from plimsoll.service.worker.dry_run.parallel.pipeline import (
     all_forward_all_backward,
     one_forward_one_backward,
     traced_micro_batches,
 )
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.task import run
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import config, request, requested_bytes, traced
 
 F, B = "forward", "backward"

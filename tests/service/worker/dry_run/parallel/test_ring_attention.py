@@ -1,6 +1,6 @@
 import pytest
 
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 from tests.service.worker.dry_run.test_step import SHARD_ELEMENTS
 

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from service.worker.dry_run.parallel.sequence_gathers import GatheredAgain
+from plimsoll.service.worker.dry_run.parallel.sequence_gathers import GatheredAgain
 
 
 @pytest.fixture

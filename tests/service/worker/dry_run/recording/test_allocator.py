@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.worker.dry_run.recording.allocator import CachingAllocator, OutOfMemory, new_segment_bytes, replay
-from service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.recording.allocator import CachingAllocator, OutOfMemory, new_segment_bytes, replay
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -1,7 +1,7 @@
 """The curve and the owners of the peak."""
 
-from service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger
 
 
 def test_a_short_curve_is_sent_whole():

@@ -2,7 +2,14 @@
 
 import pytest
 
-from service.worker.dry_run.recording.ledger import EMPTY_PEAK, ITEM_OF_KIND, ITEMS, Kind, Ledger, rounded_bytes
+from plimsoll.service.worker.dry_run.recording.ledger import (
+    EMPTY_PEAK,
+    ITEM_OF_KIND,
+    ITEMS,
+    Kind,
+    Ledger,
+    rounded_bytes,
+)
 
 
 @pytest.mark.parametrize(("requested", "rounded"), [(0, 0), (1, 512), (512, 512), (513, 1024)])

@@ -1,10 +1,10 @@
 import pytest
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.recording.ledger import Kind
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.trace import traced_with
-from service.worker.dry_run.traceable import refuse_untraced_sharding
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.trace import traced_with
+from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding
 from tests.service.worker.dry_run.cases import job, requested_bytes, traced
 
 # Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.

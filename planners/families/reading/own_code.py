@@ -1,0 +1,118 @@
+"""What transformers' own code of a family keeps that the shapes of its layers do not tell.
+
+Autograd keeps what each of torch's operations needs, so that the same formula written in more operations keeps more:
+GELU in six, LayerNorm in fp32 by hand, a cap on the logits, dropout's masks. Stacks that train their own layers or
+kernels have none of it.
+
+Source of every family's: its modelling and configuration files in transformers 5.23, and its activations.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region
+
+# Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
+# the input, its half, the hyperbolic tangent and one more than that; of ReLU the result alone, as the next matrix does.
+KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
+ACTIVATION_KEYS = ("hidden_act", "activation_function")
+LOGIT_CAP_KEY = "final_logit_softcapping"
+
+Rewrite = Callable[[Operation], Operation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCode:
+    """What sets transformers' code of one family apart; the defaults are Llama's.
+
+    `activation` is that of a config that names none under `activation_keys`. `kept_of_gated` are the tensors that a
+    gated activation keeps beside its other half and its result. `centres_norms`: LayerNorm is written out in fp32,
+    without a bias. `has_unscaled_norms`: it is torch's, of an input cast to fp32, without weights. `logit_cap` is the
+    config class's own. `dropout_key` names the probability with which elements of a half's output are dropped, in the
+    class's default `dropout`.
+    """
+
+    activation: str | None = None
+    activation_keys: tuple[str, ...] = ACTIVATION_KEYS
+    kept_of_gated: int | None = None
+    centres_norms: bool = False
+    has_unscaled_norms: bool = False
+    logit_cap: float | None = None
+    dropout_key: str | None = None
+    dropout: float = 0.0
+
+
+LIKE_LLAMA = OwnCode()
+
+
+def with_own_code(model: ModelSpec, config: Mapping[str, Any], code: OwnCode) -> ModelSpec:
+    """Return the model with what transformers' code of its family keeps written into its operations."""
+    rewrites = [
+        rewrite
+        for rewrite in (_activations(config, code), _gated_activations(code), _norms(code), _dropouts(config, code))
+        if rewrite is not None
+    ]
+    cap = config.get(LOGIT_CAP_KEY, code.logit_cap)
+    if not rewrites and cap is None:
+        return model
+    head = _rewritten(model.head, rewrites)
+    return dataclasses.replace(
+        model,
+        layers=tuple(_rewritten(block, rewrites) for block in model.layers),
+        head=head if cap is None else _capped(head),
+    )
+
+
+def _rewritten(block: Block, rewrites: list[Rewrite]) -> Block:
+    operations = block.operations
+    for rewrite in rewrites:
+        operations = tuple(rewrite(operation) for operation in operations)
+    return dataclasses.replace(block, operations=operations)
+
+
+def _activations(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
+    """Return what writes down how many tensors an ungated activation keeps; None where it is the input alone."""
+    named = next((config[key] for key in code.activation_keys if key in config), None)
+    kept = KEPT_OF_ACTIVATION.get(str(named or code.activation))
+    if kept is None:
+        return None
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
+
+
+def _gated_activations(code: OwnCode) -> Rewrite | None:
+    kept = code.kept_of_gated
+    if kept is None:
+        return None
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
+
+
+def _norms(code: OwnCode) -> Rewrite | None:
+    if code.centres_norms:
+        return lambda op: dataclasses.replace(op, is_centred=True) if op.kind is OperationKind.NORM else op
+    if code.has_unscaled_norms:
+        return lambda op: dataclasses.replace(op, has_scale=False) if op.kind is OperationKind.NORM else op
+    return None
+
+
+def _dropouts(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
+    if code.dropout_key is None or not config.get(code.dropout_key, code.dropout):
+        return None
+    return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is OperationKind.ADD else op
+
+
+def _capped(head: Block) -> Block:
+    """Return the head with a hyperbolic tangent between its matrix and the loss, of which the result is kept."""
+    cap = Operation(
+        name="logit_cap",
+        kind=OperationKind.ACTIVATION,
+        inputs=("logits",),
+        output="capped_logits",
+        region=Region.TENSOR,
+    )
+    *before, loss = head.operations
+    return dataclasses.replace(head, operations=(*before, cap, dataclasses.replace(loss, inputs=("capped_logits",))))

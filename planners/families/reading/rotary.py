@@ -1,0 +1,42 @@
+"""How many of a key's features turn with its position, and how often positions are interpolated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FRACTION_NAMES = ("partial_rotary_factor", "rotary_pct")
+# Gemma 3's full layers interpolate positions of the models with 128k tokens, beside the plain ones of its windows:
+# its technical report, arXiv:2503.19786, section 2.
+INTERPOLATED_FROM, INTERPOLATED_BY = 131_072, 8
+
+
+def rotary_fraction(config: Mapping[str, Any], default: float) -> float:
+    """Return the part of a key's features that turn: what the config says, else its class's default."""
+    for part in _parts(config):
+        for name in FRACTION_NAMES:
+            found = part.get(name)
+            if isinstance(found, int | float) and 0 < found <= 1:
+                return float(found)
+    return default
+
+
+def interpolated_tables(positions: int | None) -> int:
+    """Return how many tables of all positions an engine keeps beside the plain one, where full layers interpolate.
+
+    Layers with windows turn by another base than the full ones, whose table is a
+    second one; interpolated it has as many times the rows.
+
+    Source: vllm/model_executor/layers/rotary_embedding/__init__.py, get_rope (a table for each base), and
+    linear_scaling_rope.py.
+    """
+    return INTERPOLATED_BY if (positions or 0) >= INTERPOLATED_FROM else 1
+
+
+def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for part in (config, config.get("text_config")):
+        if isinstance(part, Mapping):
+            yield part
+            scaled = part.get("rope_parameters")
+            if isinstance(scaled, Mapping):
+                yield scaled

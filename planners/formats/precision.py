@@ -1,0 +1,55 @@
+"""Training precisions: what the matrix units multiply in and what activations are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plimsoll.planners.formats import FORMATS
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
+
+DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
+FP32_BYTES = DTYPE_BYTES["fp32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """One training precision: `compute_format` is a key of a GPU's peak rates."""
+
+    name: str
+    compute_format: str
+    compute_bytes: int
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether weights may be held wider than they are multiplied in."""
+        return self.name.endswith("-mixed")
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision(name="fp32", compute_format="fp32", compute_bytes=4),
+        Precision(name="tf32", compute_format="tf32", compute_bytes=4),
+        Precision(name="fp16-mixed", compute_format="fp16", compute_bytes=2),
+        Precision(name="bf16-mixed", compute_format="bf16", compute_bytes=2),
+        Precision(name="bf16", compute_format="bf16", compute_bytes=2),
+        # Only the matrix products are in fp8; what lies between them stays in 16 bits.
+        Precision(name="fp8-mixed", compute_format="fp8", compute_bytes=2),
+    )
+}
+
+
+def training_precision(name: str) -> Precision:
+    """Return a precision by name; raise for one that is unknown."""
+    if name not in PRECISIONS:
+        raise UnknownName(name, PRECISIONS, pointer="/training/precision")
+    return PRECISIONS[name]
+
+
+def dtype_bytes(name: str, *, pointer: str) -> int:
+    """Return the bytes of one element of a state's dtype."""
+    if name not in DTYPE_BYTES:
+        detail = f"States in {name[:40]!r} are not planned: fp32, bf16 and fp16 are."
+        raise InvalidQuestion(detail, pointer=pointer)
+    return DTYPE_BYTES[name]

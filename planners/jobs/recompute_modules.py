@@ -1,0 +1,97 @@
+"""Parts of a layer that are computed again one by one, as Megatron-LM names them (`--recompute-modules`).
+
+A checkpointed part keeps its inputs and computes all that lies inside again. A part
+whose outputs are discarded computes them again for whoever kept them as an input.
+Source: NVIDIA/Megatron-LM, core/transformer/transformer_config.py (recompute_modules)
+and core/tensor_parallel/random.py (CheckpointWithoutOutput).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
+from plimsoll.planners.ground.errors import InvalidQuestion
+
+CORE_ATTENTION = "core_attn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """Operations computed again together, and whether their outputs are discarded too."""
+
+    holds: Callable[[Operation], bool]
+    discards_outputs: bool
+
+
+def _is_feed_forward(operation: Operation) -> bool:
+    moves = (OperationKind.NORM, OperationKind.ADD)
+    return operation.name.startswith("feed_forward_") and operation.kind not in moves
+
+
+def _is_expert(operation: Operation) -> bool:
+    return operation.name in ("router", "dispatch", "combine") or _is_of(operation, "expert_")
+
+
+def _is_of(operation: Operation, prefix: str) -> bool:
+    return operation.name.startswith(prefix)
+
+
+MODULES: Mapping[str, Module] = {
+    CORE_ATTENTION: Module(holds=lambda op: op.kind is OperationKind.ATTENTION, discards_outputs=False),
+    "layernorm": Module(holds=lambda op: op.name in ("attention_norm", "feed_forward_norm"), discards_outputs=True),
+    "mlp": Module(holds=_is_feed_forward, discards_outputs=False),
+    "moe": Module(holds=_is_expert, discards_outputs=False),
+    "moe_act": Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
+    "shared_experts": Module(holds=lambda op: _is_of(op, "shared_"), discards_outputs=False),
+    "mla_up_proj": Module(holds=lambda op: op.name in ("query_up", "key_value_up"), discards_outputs=True),
+}
+# The norm before these is left alone: its output is the input that they keep.
+KEEP_THE_NORM_BEFORE = ("mlp", "moe")
+
+
+def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
+    """Raise for a module that nobody knows, or that no layer of the model has."""
+    for name in modules:
+        if name not in MODULES:
+            raise InvalidQuestion(
+                f"{name[:40]!r} is not one of {', '.join(MODULES)}.", pointer="/training/recompute/modules"
+            )
+        if not any(True for block in model.layers for _ in _operations(block, name)):
+            raise InvalidQuestion(f"No layer of {model.name} has {name}.", pointer="/training/recompute/modules")
+
+
+def again(block: Block, modules: tuple[str, ...]) -> tuple[Operation, ...]:
+    """Return the operations of a layer that the backward pass computes again, in order."""
+    chosen = {operation.name for name in modules for operation in _again(block, name, modules)}
+    return tuple(operation for operation in block.operations if operation.name in chosen)
+
+
+def dropped(block: Block, modules: tuple[str, ...]) -> frozenset[str]:
+    """Return the tensors of a layer that nobody keeps for the backward pass."""
+    names: set[str] = set()
+    for name in modules:
+        inside = tuple(_again(block, name, modules))
+        outputs = {operation.output for operation in inside}
+        if not MODULES[name].discards_outputs:
+            outside = [operation for operation in block.operations if operation not in inside]
+            outputs -= {tensor for operation in outside for tensor in operation.inputs}
+        elif name == "mla_up_proj":
+            # The keys' half and the values' come out of one product.
+            outputs |= {tensor for operation in _operations(block, CORE_ATTENTION) for tensor in operation.inputs}
+        names |= outputs
+    return frozenset(names)
+
+
+def _again(block: Block, name: str, modules: tuple[str, ...]) -> Iterator[Operation]:
+    kept_norm = name == "layernorm" and any(
+        other in modules and any(True for _ in _operations(block, other)) for other in KEEP_THE_NORM_BEFORE
+    )
+    for operation in _operations(block, name):
+        if not (kept_norm and operation.name == "feed_forward_norm"):
+            yield operation
+
+
+def _operations(block: Block, name: str) -> Iterator[Operation]:
+    return (operation for operation in block.operations if MODULES[name].holds(operation))

@@ -1,0 +1,194 @@
+"""Many layouts at once: a struct of arrays that broadcast against each other.
+
+Memory and time formulas are written once over these arrays, whether there is one
+layout or a million: a list of layouts has one entry a layout in every array, and
+in a grid (`planners/layouts/grid.py`) every array varies along its own axes only,
+so that a formula is worked out once for each value of what it depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
+from plimsoll.planners.plans import Layout
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Places in `RECOMPUTE_MODES`.
+NONE, SELECTIVE, FULL = range(len(RECOMPUTE_MODES))
+ALL_LAYERS = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Layouts as arrays that broadcast to one shape: (layouts,) for a list, (.., meshes) for a grid.
+
+    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`;
+    `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
+    for all of them. `kept` holds what was worked out of these layouts already (`once`).
+    """
+
+    data_parallel: IntArray
+    tensor_parallel: IntArray
+    pipeline_parallel: IntArray
+    virtual_pipeline: IntArray
+    context_parallel: IntArray
+    expert_parallel: IntArray
+    sequence_parallel: BoolArray
+    zero_stage: IntArray
+    shard_group: IntArray
+    offload: IntArray
+    micro_batch_size: IntArray
+    recompute: IntArray
+    full_layers: IntArray
+    fused_cross_entropy: BoolArray
+    activation_offload: BoolArray
+    kept: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that all arrays broadcast to."""
+        return _shape(self)
+
+    @property
+    def gpus(self) -> IntArray:
+        """Return data x tensor x pipeline x context."""
+        return _gpus(self)
+
+    def micro_batches(self, global_batch_size: int) -> IntArray:
+        """Return the micro-batches of a step, which are the accumulation steps."""
+        return _micro_batches(self, global_batch_size)
+
+    def local_tokens(self, sequence_length: int) -> FloatArray:
+        """Return the tokens of one micro-batch on one rank."""
+        return _local_tokens(self, sequence_length)
+
+    def take(self, index: Any) -> Candidates:
+        """Return the layouts of a list at `index`, an index array or a mask."""
+        return Candidates(**{name: getattr(self, name)[index] for name in COLUMNS})
+
+    def layout(
+        self, index: int, *, framework: str, global_batch_size: int, offload_target: str, pipeline_schedule: str
+    ) -> Layout:
+        """Return one layout as clients receive it."""
+        full_layers = int(self.full_layers[index])
+        return Layout(
+            framework=framework,
+            gpus=int(self.gpus[index]),
+            data_parallel=int(self.data_parallel[index]),
+            tensor_parallel=int(self.tensor_parallel[index]),
+            pipeline_parallel=int(self.pipeline_parallel[index]),
+            virtual_pipeline=int(self.virtual_pipeline[index]),
+            context_parallel=int(self.context_parallel[index]),
+            expert_parallel=int(self.expert_parallel[index]),
+            sequence_parallel=bool(self.sequence_parallel[index]),
+            zero_stage=int(self.zero_stage[index]),
+            shard_group=int(self.shard_group[index]),
+            offload=OFFLOADS[int(self.offload[index])],
+            offload_target=offload_target,
+            micro_batch_size=int(self.micro_batch_size[index]),
+            gradient_accumulation_steps=int(self.micro_batches(global_batch_size)[index]),
+            recompute=RECOMPUTE_MODES[int(self.recompute[index])],
+            recompute_layers=full_layers if full_layers != ALL_LAYERS else None,
+            activation_offload=bool(self.activation_offload[index]),
+            fused_cross_entropy=bool(self.fused_cross_entropy[index]),
+            pipeline_schedule=pipeline_schedule,
+        )
+
+
+COLUMNS = tuple(entry.name for entry in fields(Candidates) if entry.init)
+EVERY_COLUMN = attrgetter(*COLUMNS)
+
+
+def once(
+    quantity: Callable[Concatenate[Candidates, P], T],
+) -> Callable[Concatenate[Candidates, P], T]:
+    """Let a quantity of layouts be worked out once for each of its other arguments, and kept with the layouts.
+
+    Memory and time ask for the same arrays again and again. Whoever gets one leaves it as it is.
+    """
+
+    @functools.wraps(quantity)
+    def asked_again(layouts: Candidates, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (quantity, *args, *kwargs.values())
+        if key not in layouts.kept:
+            layouts.kept[key] = quantity(layouts, *args, **kwargs)
+        kept: T = layouts.kept[key]
+        return kept
+
+    return asked_again
+
+
+@once
+def _shape(layouts: Candidates) -> tuple[int, ...]:
+    return np.broadcast(*EVERY_COLUMN(layouts)).shape
+
+
+@once
+def _gpus(layouts: Candidates) -> IntArray:
+    model_ranks = layouts.tensor_parallel * layouts.pipeline_parallel * layouts.context_parallel
+    return layouts.data_parallel * model_ranks
+
+
+@once
+def _micro_batches(layouts: Candidates, global_batch_size: int) -> IntArray:
+    return global_batch_size // (layouts.data_parallel * layouts.micro_batch_size)
+
+
+@once
+def _local_tokens(layouts: Candidates, sequence_length: int) -> FloatArray:
+    return layouts.micro_batch_size * sequence_length / layouts.context_parallel
+
+
+def concatenate(parts: list[Candidates]) -> Candidates:
+    """Return the layouts of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Candidates(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
+
+
+def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
+    """Return candidates from one mapping a layout; absent fields mean no parallelism at all."""
+    plain: dict[str, int | bool] = {
+        "data_parallel": 1,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "virtual_pipeline": 1,
+        "context_parallel": 1,
+        "expert_parallel": 1,
+        "sequence_parallel": False,
+        "zero_stage": 0,
+        "offload": 0,
+        "micro_batch_size": 1,
+        "recompute": NONE,
+        "full_layers": ALL_LAYERS,
+        "fused_cross_entropy": False,
+        "activation_offload": False,
+    }
+    merged = [{**plain, "shard_group": row.get("data_parallel", 1), **row} for row in rows]
+    return Candidates(
+        **{
+            entry.name: np.array(
+                [row[entry.name] for row in merged], dtype=bool if "BoolArray" in str(entry.type) else np.int64
+            )
+            for entry in fields(Candidates)
+            if entry.init
+        }
+    )

@@ -1,0 +1,123 @@
+"""All combinations of the axes at once, without writing every one of them down.
+
+Nearly everything that memory and time depend on varies along a few axes only:
+the states with mesh and ZeRO stage, the activations with mesh, micro-batch and
+recompute. In a grid each array of `Candidates` has the length of its own axes
+and 1 elsewhere, so that numpy works a formula out for the combinations of what
+it depends on; only the last sums and maxima are of the grid's whole size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plimsoll.planners.layouts.candidates import COLUMNS, BoolArray, Candidates, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Layouts along the axes of `shape` (fused loss, recompute, ZeRO stage and offload, base).
+
+    A base is a mesh with a micro-batch size. Bases are innermost because they are
+    many: numpy's inner loops run along them.
+    `distinct` broadcasts to the grid's shape; it is false where a choice changes
+    nothing, so that the same layout stands elsewhere in the grid.
+    """
+
+    layouts: Candidates
+    distinct: BoolArray
+    shape: tuple[int, ...]
+
+    @property
+    def bases(self) -> int:
+        """Return how many bases there are."""
+        return self.shape[-1]
+
+    def __len__(self) -> int:
+        """Return how many layouts there are, each counted once."""
+        return counted(self.distinct, self.shape)
+
+    def of_bases(self, index: IntArray) -> Grid:
+        """Return the grid of some of the bases only."""
+        chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
+        shape = (*self.shape[:-1], index.size)
+        return Grid(layouts=Candidates(**chosen), distinct=along_bases(self.distinct, index), shape=shape)
+
+    def smallest(self) -> Grid:
+        """Return the least part of the grid that has all of its distinct layouts."""
+        cells = np.broadcast_to(self.distinct, self.shape)
+        kept = [np.flatnonzero(cells.any(axis=tuple({0, 1, 2, 3} - {axis}))) for axis in range(cells.ndim)]
+        columns = {name: _of_axes(getattr(self.layouts, name), kept) for name in COLUMNS}
+        shape = tuple(index.size for index in kept)
+        return Grid(layouts=Candidates(**columns), distinct=cells[np.ix_(*kept)], shape=shape)
+
+    def take(self, cells: IntArray) -> Candidates:
+        """Return the layouts at flat indices of the grid, as a list."""
+        at = Cells(cells, self.shape)
+        return Candidates(**{name: at.of(getattr(self.layouts, name)) for name in COLUMNS})
+
+    def every(self) -> Candidates:
+        """Return all layouts as a list, base after base."""
+        cells = np.flatnonzero(np.broadcast_to(self.distinct, self.shape))
+        return self.take(cells[np.argsort(self.order(cells), kind="stable")])
+
+    def order(self, cells: IntArray) -> IntArray:
+        """Return the places of cells in the order of bases, stages, recompute and loss."""
+        order: IntArray = np.ravel_multi_index(np.unravel_index(cells, self.shape)[::-1], self.shape[::-1])
+        return order
+
+
+def grid_of(layouts: Candidates, distinct: BoolArray) -> Grid:
+    """Return the grid whose axes are as long as its layouts' arrays."""
+    return Grid(layouts=layouts, distinct=distinct, shape=layouts.shape)
+
+
+class Cells:
+    """Some cells of a grid, by their flat indices: what an array of the grid has at each of them.
+
+    Arrays of one shape vary along the same axes, so that their values lie at the same places.
+    """
+
+    def __init__(self, cells: IntArray, shape: tuple[int, ...]) -> None:
+        self._count = cells.size
+        self._along = np.unravel_index(cells, shape)
+        self._places: dict[tuple[int, ...], IntArray] = {}
+
+    def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the value of each cell; `values` varies along some of the last axes only."""
+        if values.size == 1:
+            return np.full(self._count, values.item())
+        if values.shape not in self._places:
+            self._places[values.shape] = self._places_in(values.shape)
+        return values.take(self._places[values.shape])
+
+    def _places_in(self, shape: tuple[int, ...]) -> IntArray:
+        places = np.zeros(self._count, dtype=np.int64)
+        for along, length in zip(self._along[len(self._along) - len(shape) :], shape, strict=True):
+            if length != 1:
+                places = places * length + along
+        return places
+
+
+def _of_axes(values: npt.NDArray[Any], kept: Sequence[IntArray]) -> npt.NDArray[Any]:
+    """Return what `values` has at some places of each axis; it varies along some of the last ones only."""
+    for axis in range(1, values.ndim + 1):
+        if values.shape[-axis] > 1:
+            values = values.take(kept[-axis], axis=-axis)
+    return values
+
+
+def along_bases(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """Return what `values` has for some of the bases; what is the same for all stays."""
+    return values[..., index] if values.ndim and values.shape[-1] > 1 else values
+
+
+def counted(mask: BoolArray, shape: tuple[int, ...]) -> int:
+    """Return how many cells of the whole shape a mask that broadcasts to it holds for."""
+    return int(np.count_nonzero(mask)) * (math.prod(shape) // max(mask.size, 1))

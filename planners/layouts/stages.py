@@ -1,0 +1,320 @@
+"""Pipeline stages: which layers a stage has and how many micro-batches it keeps.
+
+1F1B keeps min(p − i, m) micro-batches on stage i (Narayanan et al. 2021,
+arXiv:2104.04473); the interleaved schedule with v chunks a stage keeps
+2·(p − i − 1) + (v − 1)·p + 1 chunks, which on the first stage is
+1 + (p − 1)/(p·v) times as much (Korthikanti et al. 2022, arXiv:2205.05198).
+GPipe runs all forward passes first and so keeps every micro-batch (Huang et al.
+2019, section 2.3, arXiv:1811.06965). PipeDream keeps what 1F1B does, and a version
+of the weights for each (Narayanan et al. 2019, section 3.3, doi:10.1145/3341301.3359646).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+
+# Pipelines of some hundred models, a few dozen degrees each.
+MOST_KEPT_DEGREES = 4096
+MOST_KEPT_MODELS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRows:
+    """The stages whose memory is asked for, along a first axis before those of the layouts.
+
+    A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers that
+    `chunk_layers` deals to a stage; `first_layer` is the first one, were they one run.
+    """
+
+    stage: IntArray
+    first_layer: IntArray
+    layers: IntArray
+    layers_of_kind: tuple[IntArray, ...]
+    has_embedding: BoolArray
+    has_head: BoolArray
+    in_flight: FloatArray
+
+
+def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) -> tuple[IntArray, IntArray]:
+    """Return the first layer and the number of layers of each stage.
+
+    What does not divide goes one each to the stages after the first, which has
+    the embedding and the most micro-batches to keep already.
+    """
+    base, extra = np.divmod(num_layers, pipeline_parallel)
+    first = stage * base + np.minimum(np.maximum(stage - 1, 0), extra)
+    count = base + ((stage >= 1) & (stage <= extra))
+    return first, count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DealtStages:
+    """Blocks dealt out by their matrices: layers of each stage, the head's stage, and how many stages got a block."""
+
+    layers: tuple[int, ...]
+    head: int
+    reached: int
+
+
+def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> DealtStages:
+    """Return the stages of a pipeline whose blocks are dealt out by their matrices.
+
+    A stage takes blocks until it has its share of all products, the block
+    that reaches it included, and so stages can be left with nothing. Only layers and
+    the head cost; the embedding stands first, the last norm before the head, the
+    cast of the logits and the loss behind it. Source: nanotron, `build_model` of
+    models/base.py, which weighs a layer by its matrices and the head by
+    vocabulary x hidden size; the blocks of models/llama.py. It reads as if a share had to be exceeded; in the
+    published runs whose shares end with a layer, 10 of 20 blocks' worth and 5 of 20, the first stage has 10 layers
+    and 5, by their memory and by their time.
+    """
+    return _compute_weighted_stages(Same(model), pipeline_parallel)
+
+
+# Of blocks that cost nothing, by where they stand (nanotron, models/llama.py).
+EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> DealtStages:
+    model = same.value
+    layers = [0.0] * model.num_layers
+    for block in model.layers:
+        for layer in block.layers:
+            layers[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
+    costs = [0.0] * EMBEDDINGS + layers + [0.0] * LAST_NORMS + [head] + [0.0] * BEHIND_HEAD
+    whole, stages, stage, done = sum(costs), [], 0, 0.0
+    for cost in costs:
+        stages.append(stage)
+        done += cost
+        if done * pipeline_parallel >= whole * (stage + 1) and stage < pipeline_parallel - 1:
+            stage += 1
+    of_layers = stages[EMBEDDINGS : EMBEDDINGS + model.num_layers]
+    return DealtStages(
+        layers=tuple(of_layers.count(each) for each in range(pipeline_parallel)),
+        head=stages[-1 - BEHIND_HEAD],
+        reached=stages[-1] + 1,
+    )
+
+
+def micro_batches_in_flight(
+    pipeline_parallel: IntArray,
+    virtual_pipeline: IntArray,
+    stage: IntArray,
+    micro_batches: IntArray,
+    *,
+    schedule: str = "1f1b",
+) -> FloatArray:
+    """Return how many micro-batches' worth of a stage's activations are alive at once."""
+    if schedule == "gpipe":
+        every: FloatArray = np.where(pipeline_parallel > 1, micro_batches + 0 * stage, 1).astype(np.float64)
+        return every
+    plain = np.minimum(pipeline_parallel - stage, micro_batches)
+    chunks = 2 * (pipeline_parallel - stage - 1) + (virtual_pipeline - 1) * pipeline_parallel + 1
+    interleaved = np.minimum(chunks, micro_batches * virtual_pipeline) / virtual_pipeline
+    in_flight: FloatArray = np.where(virtual_pipeline > 1, interleaved, plain).astype(np.float64)
+    return in_flight
+
+
+def deciding_stages(
+    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
+) -> StageRows:
+    """Return the stages that can be the worst: the head's, and those that no earlier one has as many layers as.
+
+    An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
+    alike those are the first, and the second where it has more layers.
+    """
+    pipelines = _pipelines(layouts)
+    deciding = [
+        _deciding(Same(model), degree, chunks, rule)
+        for degree, chunks in zip(pipelines.stages.tolist(), pipelines.chunks.tolist(), strict=True)
+    ]
+    most = max(len(stages) for stages in deciding)
+    # The first stage stands in for those that a shorter list lacks.
+    stage = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
+    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _deciding(same: Same[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
+    """Return the stages of one pipeline that can be the worst, in their order."""
+    stages = np.arange(pipeline_parallel)
+    held = _held(same, stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule)
+    layers = np.stack(held.layers_of_kind, axis=1)
+    kept: list[int] = []
+    for stage in stages.tolist():
+        if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
+            kept.append(stage)
+    return tuple(sorted({*kept, *stages[held.has_head].tolist()}))
+
+
+def all_stages(
+    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
+) -> StageRows:
+    """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
+    pipelines = _pipelines(layouts)
+    stage = np.minimum(np.arange(pipelines.stages.max()).reshape(-1, 1), pipelines.stages - 1)
+    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipelines:
+    """The pipelines that differ in stages or chunks a stage, and which of them each layout has, `place`."""
+
+    stages: IntArray
+    chunks: IntArray
+    place: IntArray
+
+
+def _pipelines(layouts: Candidates) -> _Pipelines:
+    most = int(layouts.virtual_pipeline.max())
+    keys, place = distinct((layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1)
+    return _Pipelines(stages=keys // most + 1, chunks=keys % most + 1, place=place)
+
+
+def _rows(
+    layouts: Candidates,
+    pipelines: _Pipelines,
+    stage: IntArray,
+    model: ModelSpec,
+    global_batch_size: int,
+    rule: str,
+    schedule: str,
+) -> StageRows:
+    """Return the rows of `stage`, [row, pipeline]."""
+    held = _held(Same(model), stage, pipelines.stages, pipelines.chunks, rule)
+    place = pipelines.place.reshape(*(1,) * (len(layouts.shape) - pipelines.place.ndim), *pipelines.place.shape)
+    stages = stage.take(place, axis=1)
+    in_flight = micro_batches_in_flight(
+        layouts.pipeline_parallel,
+        layouts.virtual_pipeline,
+        stages,
+        layouts.micro_batches(global_batch_size),
+        schedule=schedule,
+    )
+    return StageRows(
+        stage=stages,
+        first_layer=held.first_layer.take(place, axis=1),
+        layers=held.layers.take(place, axis=1),
+        layers_of_kind=tuple(counts.take(place, axis=1) for counts in held.layers_of_kind),
+        has_embedding=stages == 0,
+        has_head=held.has_head.take(place, axis=1),
+        in_flight=in_flight,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What stages hold of a model, as in `StageRows`."""
+
+    first_layer: IntArray
+    layers: IntArray
+    layers_of_kind: tuple[IntArray, ...]
+    has_head: BoolArray
+
+
+def _held(same: Same[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
+    """Return what each stage holds of the model in all its chunks."""
+    before = _layers_before(same)
+    layers, of_kind = np.zeros_like(stage), [np.zeros_like(stage) for _ in before]
+    for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
+        layers += count
+        for counts, of_model in zip(of_kind, before, strict=True):
+            counts += of_model[first + count] - of_model[first]
+    return _Held(
+        first_layer=_dealt(same.value, stage, pipeline, rule)[0],
+        layers=layers,
+        layers_of_kind=tuple(of_kind),
+        has_head=stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline,
+    )
+
+
+def chunk_layers(
+    model: ModelSpec, stage: IntArray, pipeline: IntArray, virtual: IntArray, *, rule: str = "by_layers"
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the first layer and the number of layers of each stage's first chunk, then of its second, and so on.
+
+    Chunks go through all stages in turn: chunk c of stage i is the stage c·p + i of a pipeline of p·v stages. Source:
+    Megatron-LM, megatron/core/transformer/transformer_layer.py, get_transformer_layer_offset; Narayanan et al. 2021,
+    section 2.2, arXiv:2104.04473. A chunk that a stage of fewer lacks has no layers.
+    """
+    for chunk in range(int(virtual.max())):
+        turn = np.minimum(chunk, virtual - 1) * pipeline + stage
+        first, count, _ = _dealt(model, turn, pipeline * virtual, rule)
+        yield first, np.where(chunk < virtual, count, 0)
+
+
+def held_chunks(
+    model: ModelSpec, stage: int, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
+) -> tuple[range, ...]:
+    """Return the layers of each chunk of one stage, in the order in which a micro-batch passes them."""
+    one = (np.array([number]) for number in (stage, pipeline_parallel, virtual_pipeline))
+    return tuple(
+        range(int(first[0]), int(first[0] + count[0])) for first, count in chunk_layers(model, *one, rule=rule)
+    )
+
+
+def distinct_stages(
+    model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
+) -> tuple[int, ...]:
+    """Return the first of each class of equal stages: the same kinds of layers in every chunk, embedding and head.
+
+    Of equal stages the first keeps the most micro-batches.
+    """
+    kinds = {layer: kind for kind, block in enumerate(model.layers) for layer in block.layers}
+    stages = np.arange(pipeline_parallel)
+    has_head = _held(Same(model), stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule).has_head
+    firsts: dict[object, int] = {}
+    for stage in stages.tolist():
+        chunks = held_chunks(model, stage, pipeline_parallel, virtual_pipeline, rule=rule)
+        held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in chunks)
+        firsts.setdefault((held, stage == 0, bool(has_head[stage])), stage)
+    return tuple(firsts.values())
+
+
+def _dealt(model: ModelSpec, stage: IntArray, pipeline: IntArray, rule: str) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the first layer and the number of layers of each stage, and which stage of its pipeline has the head."""
+    if rule == "by_compute":
+        first, count = _weighted_layers(pipeline, stage, model)
+        return first, count, _table(pipeline, lambda degree: compute_weighted_stages(model, degree).head)
+    first, count = stage_layers(pipeline, stage, model.num_layers)
+    return first, count, pipeline - 1
+
+
+def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> tuple[IntArray, IntArray]:
+    """Return the first layer and the number of layers of stages dealt out by their matrices."""
+    first, count = np.zeros_like(stage), np.zeros_like(stage)
+    for degree in np.unique(pipeline).tolist():
+        counts = np.array(compute_weighted_stages(model, degree).layers)
+        chosen = np.broadcast_to(pipeline == degree, stage.shape)
+        count[chosen] = counts[stage[chosen]]
+        first[chosen] = (np.cumsum(counts) - counts)[stage[chosen]]
+    return first, count
+
+
+def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
+    """Return a value of each pipeline degree, worked out once a degree."""
+    degrees, inverse = distinct(pipeline)
+    table: IntArray = np.array([value(degree) for degree in degrees.tolist()], dtype=np.int64)[inverse]
+    return table
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_MODELS)
+def _layers_before(same: Same[ModelSpec]) -> tuple[IntArray, ...]:
+    """Return for each kind of layer how many stand before layer i, for i up to the number of layers."""
+    model, counts = same.value, []
+    for block in model.layers:
+        is_kind = np.zeros(model.num_layers + 1, dtype=np.int64)
+        is_kind[np.array(block.layers, dtype=np.int64) + 1] = 1
+        counts.append(np.cumsum(is_kind))
+    return tuple(counts)

@@ -1,0 +1,49 @@
+"""What a pipeline's stages hold of what they send each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.activations import has_layer_norms
+from plimsoll.planners.memory.items import NOTHING
+
+
+def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:
+    """Return what every stage holds beside what its layers keep, `p2p_message` the bytes of one micro-batch's.
+
+    torch has a buffer for every micro-batch that a stage receives and one for every gradient, from the first step on,
+    and holds each output from its forward to its backward pass (torch, distributed/pipelining/stage.py,
+    `_setup_forward_recv_info`, `_create_grad_recv_info`, `fwd_cache`). A layer that keeps its input keeps a buffer
+    and no copy.
+    """
+    pipelined = layouts.pipeline_parallel > 1
+    if not job.profile.kernels.pipelines_keep_messages or not pipelined.any():
+        return NOTHING
+    chunks = layouts.virtual_pipeline
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    receiving = chunks - rows.has_embedding
+    sending = chunks - rows.has_head
+    in_flight = rows.in_flight
+    buffers = micro_batches * (receiving + sending) + in_flight * sending
+    keeps_input = (layouts.recompute == FULL) | (layouts.recompute == SELECTIVE) | keeps_first_input(job)
+    shared = np.where(keeps_input, in_flight * receiving, 0.0)
+    return np.where(pipelined, p2p_message * (buffers - shared), 0.0)
+
+
+def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:
+    """Return the gradient that a stage's backward pass begins with, and holds until it is over.
+
+    Source: Megatron-Core, pipeline_parallel/schedules.py, `forward_backward_pipelining_without_interleaving`
+    (`output_tensor_grad`); of torch it lies in one of the buffers.
+    """
+    if not job.profile.kernels.backward_transients:
+        return NOTHING
+    return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, p2p_message, 0.0)
+
+
+def keeps_first_input(job: Job) -> bool:
+    """Return whether a layer's first norm keeps its input as it came, and not in fp32."""
+    return not job.profile.kernels.norm_keeps_fp32 or has_layer_norms(job.layers[0].block)

@@ -1,0 +1,67 @@
+"""What several operations of a layer keep alike: where each hands its tensor to a hook, one tensor comes several times.
+
+Counted over transformers' layers, operation by operation: a norm in separate operations keeps its input in fp32 for
+the square and for the product, a product of matrices its input, attention its output, which the next matrix keeps too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.memory.activations import has_layer_norms
+from plimsoll.planners.stacks.records import Kernels
+
+FEED_FORWARD = "feed_forward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedSaves:
+    """Bytes a token of a layer's tensors that several operations keep: each once, and as often as it comes again."""
+
+    once_bytes: int
+    again_bytes: int
+
+
+def repeated_saves(
+    block: Block,
+    kernels: Kernels,
+    *,
+    element_bytes: int,
+    learning: frozenset[str] | None = None,
+    autocast: bool = False,
+) -> RepeatedSaves:
+    """Return what of a layer comes more than once; `learning` and `autocast` are those of `kept_bytes`."""
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    once = again = 0
+    for name, times, size in _saves(block, kernels, element_bytes, learning, autocast):
+        if times > 1:
+            once += widths[name] * size
+            again += widths[name] * size * (times - 1)
+    return RepeatedSaves(once_bytes=once, again_bytes=again)
+
+
+def _saves(
+    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, autocast: bool
+) -> Iterator[tuple[str, int, int]]:
+    """Yield tensors with how often each is kept and the bytes of its elements.
+
+    Between the adapters of a feed-forward's two first matrices more tensors are kept than wait for their copies.
+    """
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
+    norms = [op for op in block.operations if op.kind is OperationKind.NORM]
+    if upcasts:
+        yield from ((norm.inputs[0], 2, FP32_BYTES) for norm in norms)
+    readers: dict[str, int] = {}
+    for operation in block.operations:
+        is_near = learning is None or (operation.name in learning and not operation.name.startswith(FEED_FORWARD))
+        if operation.kind is OperationKind.MATMUL and is_near:
+            for name in operation.inputs:
+                readers[name] = readers.get(name, 0) + 1
+        elif operation.kind is OperationKind.ATTENTION:
+            readers[operation.output] = readers.get(operation.output, 0) + 1
+    # Autocast makes each matrix a copy of its own of a norm's output, which is in fp32.
+    copied = {norm.output for norm in norms} if autocast else frozenset()
+    yield from ((name, times, element_bytes) for name, times in readers.items() if name not in copied)

@@ -1,0 +1,129 @@
+"""Every base a client could fix: each mesh that the GPUs form, with every micro-batch size.
+
+The axes are multiplied one after another, and what cannot exist goes before the next one comes, so that hundreds of
+thousands of bases take milliseconds. The rules (`planners/search/rules/`) are applied later, to fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.experts import expert_degrees, replicas_form_groups
+from plimsoll.planners.memory.recurrent import block_scan
+from plimsoll.planners.questions import TrainingQuestion
+
+Bases = dict[str, IntArray]
+
+
+def every_base(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
+    """Return all bases of the GPU counts, one entry each, shard groups apart (`with_shard_groups`)."""
+    request, can, layers = question.layout, job.profile.can, job.model.num_layers
+    batch, most = question.global_batch_size, int(gpus.max())
+    bases: Bases = {"gpus": gpus}
+    tensor = _able(can.tensor_parallel, _tensor_degrees(job, most))
+    bases = _times(bases, "tensor_parallel", _fixed_or(request.tensor_parallel, tensor))
+    bases = _where(bases, bases["gpus"] % bases["tensor_parallel"] == 0)
+    pipeline = _able(can.pipeline_parallel, range(1, min(layers, most) + 1))
+    bases = _times(bases, "pipeline_parallel", _fixed_or(request.pipeline_parallel, pipeline))
+    per_stage = bases["gpus"] // bases["tensor_parallel"]
+    is_even = layers % bases["pipeline_parallel"] == 0
+    bases = _where(bases, (per_stage % bases["pipeline_parallel"] == 0) & (is_even | (not can.even_stages)))
+    context = _able(can.context_parallel, _context_degrees(question, job, most))
+    bases = _times(bases, "context_parallel", _fixed_or(request.context_parallel, context))
+    ranks = bases["gpus"] // (bases["tensor_parallel"] * bases["pipeline_parallel"])
+    bases["data_parallel"] = data = ranks // bases["context_parallel"]
+    is_asked = data == (request.data_parallel or data)
+    divides = batch % np.maximum(data, 1) == 0
+    bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
+    return _with_experts(_with_micro_batches(bases, question, job), question, job)
+
+
+def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with every shard group that divides their replicas."""
+    data, fixed = bases["data_parallel"], question.layout.shard_group
+    if fixed is None and not job.profile.can.shard_group:
+        return {**bases, "shard_group": data}
+    groups = sorted({group for replicas in distinct(data)[0].tolist() for group in divisors(replicas)})
+    grouped = _times(bases, "shard_group", _fixed_or(fixed, groups))
+    return _where(grouped, grouped["data_parallel"] % grouped["shard_group"] == 0)
+
+
+def only(bases: Mapping[str, IntArray], kept: BoolArray | IntArray) -> Bases:
+    """Return some of the bases."""
+    return {name: values[kept] for name, values in bases.items()}
+
+
+def divisors(number: int) -> list[int]:
+    """Return all divisors, rising."""
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
+def _with_micro_batches(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with every virtual stage count and micro-batch size that they can have."""
+    request, batch, layers = question.layout, question.global_batch_size, job.model.num_layers
+    virtual = _able(job.profile.can.virtual_pipeline, divisors(layers))
+    bases = _times(bases, "virtual_pipeline", _fixed_or(request.virtual_pipeline, virtual))
+    stages, chunks = bases["pipeline_parallel"], bases["virtual_pipeline"]
+    bases = _where(bases, (chunks == 1) | ((stages > 1) & (layers % (stages * chunks) == 0)))
+    bases = _times(bases, "micro_batch_size", _fixed_or(question.micro_batch_size, divisors(batch)))
+    at_once = bases["data_parallel"] * bases["micro_batch_size"]
+    has_rounds = (bases["virtual_pipeline"] == 1) | (batch // at_once % bases["pipeline_parallel"] == 0)
+    return _where(bases, (batch % at_once == 0) & has_rounds)
+
+
+def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with every expert-parallel degree, and with and without sequence parallelism."""
+    can, asked = job.profile.can, question.layout.sequence_parallel
+    bases = _times(bases, "expert_parallel", expert_degrees(question, job))
+    replicas = bases["data_parallel"] * bases["context_parallel"]
+    tensor, experts = bases["tensor_parallel"], bases["expert_parallel"]
+    bases = _where(bases, replicas_form_groups(experts, replicas, tensor, over_tensor=can.experts_over_tensor))
+    choices = can.sequence_parallel if asked is None else (asked,)
+    bases = _times(bases, "sequence_parallel", [int(choice) for choice in choices])
+    # Without tensor parallelism there is nothing to divide over, whatever is chosen.
+    is_first = np.arange(bases["gpus"].size) % len(choices) == 0
+    bases = _where(bases, (bases["tensor_parallel"] > 1) | is_first)
+    tensor, experts = bases["tensor_parallel"], bases["expert_parallel"]
+    # Who fixes it means tensor-parallel ranks beside it: the rules leave out what has none.
+    bases["sequence_parallel"] = divided = bases["sequence_parallel"] * ((tensor > 1) | bool(asked))
+    is_even = question.sequence_length % (bases["context_parallel"] * tensor) == 0
+    return _where(bases, ((divided == 0) | is_even) & ((experts == 1) | (tensor == 1) | (divided == 1)))
+
+
+def _tensor_degrees(job: Job, most: int) -> list[int]:
+    """Return the degrees that leave every rank whole attention heads and key-value heads."""
+    heads = int(np.gcd(job.model.attention_heads, job.model.key_value_heads))
+    return [degree for degree in (divisors(heads) if heads else range(1, most + 1)) if degree <= most]
+
+
+def _context_degrees(question: TrainingQuestion, job: Job, most: int) -> list[int]:
+    """Return the degrees that cut the sequence twice for each rank; one where attention or layers cannot be cut."""
+    if question.attention != "flash" or any(block_scan(part.block) is not None for part in job.layers):
+        return [1]
+    half = question.sequence_length // 2 if question.sequence_length % 2 == 0 else 1
+    return [ranks for ranks in divisors(half) if ranks <= most]
+
+
+def _able(can: bool, degrees: Iterable[int]) -> list[int]:
+    return list(degrees) if can else [1]
+
+
+def _fixed_or(fixed: int | None, values: list[int]) -> list[int]:
+    return values if fixed is None else [fixed]
+
+
+def _times(bases: Bases, name: str, values: list[int]) -> Bases:
+    """Return every base with every value of another axis."""
+    count = next(iter(bases.values())).size
+    spread = {known: np.repeat(column, len(values)) for known, column in bases.items()}
+    return {**spread, name: np.tile(np.array(values, dtype=np.int64), count)}
+
+
+def _where(bases: Bases, kept: BoolArray) -> Bases:
+    return only(bases, kept)

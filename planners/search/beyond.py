@@ -1,0 +1,191 @@
+"""Layouts beyond the usual ones: every degree, size and number of layers that a client could fix.
+
+There are hundreds of thousands of them, and the time of a layout takes a hundredth of what its memory takes to work
+out. So they are timed first, and only those are given memory that are no slower than the best that is known: nothing
+is passed over that could win. Two lower bounds come before that. A base takes at least what its forward and backward
+passes take, whatever its sharding, offload and recomputation; and where nothing fits with room, the layouts of the
+least memory decide first whether anything does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, NONE, FloatArray, IntArray
+from plimsoll.planners.layouts.grid import Grid
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
+from plimsoll.planners.search.bases import Bases, every_base, only, with_shard_groups
+from plimsoll.planners.search.best import Best, best_of
+from plimsoll.planners.search.objectives import objective_of
+from plimsoll.planners.search.pool import Pool, alike, evaluated
+from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
+from plimsoll.planners.search.rules.every import obey
+from plimsoll.planners.timing.efficiency import efficiency_on
+from plimsoll.planners.timing.step import step_seconds
+
+BASES_A_BLOCK = 65_536  # that are timed at once
+# Layouts that are given memory first, then twice as many and so on: the best of the first spare most others.
+LAYOUTS_AT_FIRST = 4096
+FEW_LAYOUTS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """All layouts of one framework on some numbers of GPUs: its bases without shard groups, and the choices on each."""
+
+    question: TrainingQuestion
+    job: Job
+    bases: Bases
+    choices: Choices
+
+    def __len__(self) -> int:
+        """Return the number of bases without shard groups."""
+        return self.bases["gpus"].size
+
+
+def beyond_usual(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool) -> Beyond:
+    """Return all layouts of one framework; offload that nobody asked for is among them `with_offload`."""
+    choices = choices_of(question, job)
+    if with_offload:
+        choices = replace(choices, offload=offload_choices(question, job.profile.can))
+    return Beyond(question=question, job=job, bases=every_base(question, job, gpus), choices=choices)
+
+
+def all_of_few(beyond: Beyond) -> Grid | None:
+    """Return all layouts as one grid where they are so few that telling them apart would take longer.
+
+    Where every number of recomputed layers is a choice they are never few.
+    """
+    choices = beyond.choices
+    if _counts_layers(beyond):
+        return None
+    each = len(choices.zero_stages) * len(choices.offload) * len(choices.recompute) * len(choices.fused_cross_entropy)
+    if len(beyond) * each > FEW_LAYOUTS:
+        return None
+    bases = with_shard_groups(beyond.bases, beyond.question, beyond.job)
+    if bases["gpus"].size * each > FEW_LAYOUTS:
+        return None
+    grid = grid_over(beyond.question, beyond.job, bases, choices)
+    is_repeated = (grid.layouts.zero_stage == 0) & (bases["shard_group"] != bases["data_parallel"])
+    return replace(grid, distinct=grid.distinct & ~is_repeated)
+
+
+def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
+    """Return the contenders among the layouts of the least memory; where none of them fits, nothing does.
+
+    Those have the smallest micro-batches, or one micro-batch and so no sums of gradients, no virtual stages, a fused
+    loss, and recompute all layers or, where that keeps more than it spares, none.
+    """
+    question, bases, choices = beyond.question, beyond.bases, beyond.choices
+    size, data = bases["micro_batch_size"], bases["data_parallel"]
+    is_least = (size == 1) | (data * size == question.global_batch_size) | (question.micro_batch_size is not None)
+    is_plain = (bases["virtual_pipeline"] == 1) | (question.layout.virtual_pipeline is not None)
+    some = replace(
+        choices,
+        recompute=tuple(choice for choice in choices.recompute if choice[1] == 1.0),
+        fused_cross_entropy=choices.fused_cross_entropy[-1:],
+    )
+    least = with_shard_groups(only(bases, is_least & is_plain), question, beyond.job)
+    if not least["gpus"].size:
+        return None
+    grid = _allowed(grid_over(question, beyond.job, least, some), beyond.job)
+    return evaluated(grid, beyond.job, question.hardware, should_stop)
+
+
+def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
+    """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them."""
+    least = _least_seconds(beyond)
+    possible = np.flatnonzero(best.could_lose_to(beyond.bases["gpus"], least))
+    order = objective_of(beyond.question, beyond.bases["gpus"][possible], least[possible])
+    possible = possible[np.argsort(order, kind="stable")]
+    for start in range(0, possible.size, BASES_A_BLOCK):
+        block = possible[start : start + BASES_A_BLOCK]
+        still = best.could_lose_to(beyond.bases["gpus"][block], least[block])
+        if still.any():
+            bases = with_shard_groups(only(beyond.bases, block[still]), beyond.question, beyond.job)
+            for some, choices in _turns(beyond, bases):
+                grid = _allowed(grid_over(beyond.question, beyond.job, some, choices), beyond.job)
+                for like in alike(grid):
+                    best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
+    return best
+
+
+def _least_seconds(beyond: Beyond) -> FloatArray:
+    """Return the least that every base can take: its passes, whatever is sharded, offloaded or computed again."""
+    job, hardware = beyond.job, beyond.question.hardware
+    plain = replace(beyond.choices, recompute=((NONE, 1.0),), offload=((0, False),), fused_cross_entropy=(False,))
+    bases = {**beyond.bases, "shard_group": beyond.bases["data_parallel"]}
+    grid = grid_over(beyond.question, job, bases, plain)
+    # Matrices that do not divide have no time to work out.
+    index = np.flatnonzero(np.broadcast_to(MATRICES_DIVIDE.obeyed(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
+    least: FloatArray = np.full(grid.bases, math.inf)
+    # A stack that shards nothing has no ZeRO stage for a fixed shard group.
+    if index.size and plain.zero_stages:
+        some = grid.of_bases(index)
+        parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
+        passes = (
+            parts.forward
+            + parts.backward
+            + parts.tensor_parallel
+            + parts.context_parallel
+            + parts.expert_parallel
+            + parts.pipeline_bubble
+        )
+        least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
+    return least
+
+
+def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Bases, Choices]]:
+    """Yield the bases with eighths of the layers recomputed, then with every number of them, stage length by length."""
+    yield bases, beyond.choices
+    if not _counts_layers(beyond):
+        return
+    for degree in np.unique(bases["pipeline_parallel"]).tolist():
+        layers = beyond.job.model.num_layers // degree
+        # In the middle between two whole numbers, of which the lower is meant.
+        every = tuple((FULL, (number + 0.5) / layers) for number in range(1, layers))
+        if every:
+            yield only(bases, bases["pipeline_parallel"] == degree), replace(beyond.choices, recompute=every)
+
+
+def _counts_layers(beyond: Beyond) -> bool:
+    """Return whether the number of recomputed layers is the search's to choose."""
+    return beyond.question.recompute is None and "full_layers" in beyond.job.profile.can.recompute
+
+
+def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
+    """Give memory to what of a grid is fast enough, the fastest first."""
+    question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
+    gpus = np.broadcast_to(grid.layouts.gpus, (grid.bases,))
+    total = step_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware)).total
+    seconds = np.broadcast_to(total, grid.shape)
+    live = best.could_lose_to(gpus, seconds) & grid.distinct
+    index = np.flatnonzero(live.any(axis=(0, 1, 2)))
+    if not index.size:
+        return best
+    some = replace(grid.of_bases(index), distinct=live[..., index])
+    gpus, seconds = gpus[index], seconds[..., index]
+    quickest = np.where(some.distinct, objective_of(question, gpus, seconds), math.inf).min(axis=(0, 1, 2))
+    order = np.argsort(quickest, kind="stable")[: np.count_nonzero(quickest < math.inf)]
+    start, step = 0, max(LAYOUTS_AT_FIRST // math.prod(grid.shape[:-1]), 1)
+    while start < order.size:
+        part = np.sort(order[start : start + step])
+        start, step = start + step, 2 * step
+        live = some.distinct[..., part] & best.could_lose_to(gpus[part], seconds[..., part])
+        found = evaluated(replace(some.of_bases(part), distinct=live), job, hardware, should_stop)
+        if found is not None:
+            pools.append(found)
+            best = best_of(question, pools) or best
+    return best
+
+
+def _allowed(grid: Grid, job: Job) -> Grid:
+    """Return the grid with what breaks a rule left out of `distinct`."""
+    return replace(grid, distinct=obey(grid.layouts, job, grid.distinct).allowed)

@@ -1,0 +1,176 @@
+"""Layouts whose memory and time are worked out, and those of them that can still win."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.ground.errors import PlanningStopped
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, concatenate
+from plimsoll.planners.layouts.grid import Cells, Grid
+from plimsoll.planners.memory.peak import Needs, excess, have_memory, needs_of, verdicts
+from plimsoll.planners.plans import Step
+from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, contenders
+from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
+from plimsoll.planners.timing.step import StepSeconds, concatenated, step_of, step_seconds, told, untimed
+
+# Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
+# Python are paid more often.
+LAYOUTS_A_CHUNK = 65_536
+# Larger than any array of a chunk: three stages of five moments in fp64.
+KEPT_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The contenders among one framework's layouts, as a list; `seconds` is infinite where memory does not fit.
+
+    `steps` are the parts of `seconds`. `excess` is as `planners.memory.peak` has it.
+
+    `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
+    """
+
+    job: Job
+    layouts: Candidates
+    peaks: FloatArray
+    node_host: FloatArray
+    excess: FloatArray
+    verdicts: FloatArray
+    seconds: FloatArray
+    steps: StepSeconds
+    considered: int
+    fitting: int
+
+    def step(self, index: int, hardware: Hardware) -> Step:
+        """Return the step of one of the layouts, timed now where it does not fit."""
+        job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
+        if self.seconds[index] == math.inf:
+            return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
+        return told(self.steps, self.layouts, index, job, hardware, efficiency)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the allocator keep what a formula's arrays give back for the next ones; once told, it keeps to it.
+
+    glibc asks the kernel for every block above a threshold, and gives it back
+    when freed, so that each array's pages are new and touched for the first time;
+    once a larger block was freed the threshold is that block's size (mallopt(3),
+    M_MMAP_THRESHOLD). Other allocators take no notice.
+    """
+    np.empty(KEPT_BYTES, dtype=np.uint8)
+
+
+def evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop) -> Pool | None:
+    """Return the contenders among the distinct layouts of a grid; None where it has none.
+
+    `should_stop` is asked before every chunk of layouts; raises `PlanningStopped` once it says so.
+    """
+    efficiency = efficiency_on(job.profile.name, hardware)
+    parts = []
+    for bases in alike(grid):
+        step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
+        for start in range(0, bases.size, step):
+            if should_stop():
+                raise PlanningStopped
+            part = grid.of_bases(bases[start : start + step]).smallest()
+            parts.append(_contenders_of(part, job, hardware, efficiency))
+    return _one_pool(parts) if parts else None
+
+
+def alike(grid: Grid) -> Iterator[IntArray]:
+    """Yield bases that may have the same ZeRO stages and offload, those of one pipeline stage and of several apart.
+
+    What a rule forbids may have no memory to work out at all; and a single stage is worked out once.
+    """
+    allowed = np.broadcast_to(grid.distinct, grid.shape).any(axis=(0, 1))
+    is_piped = np.broadcast_to(grid.layouts.pipeline_parallel > 1, (grid.bases,))
+    kinds = 2 ** np.arange(allowed.shape[0] + 1) @ np.vstack([allowed, is_piped]).astype(np.int64)
+    for kind in np.unique(kinds[allowed.any(axis=0)]).tolist():
+        yield np.flatnonzero(kinds == kind)
+
+
+def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:
+    """Return the layouts of a grid that can still win or, where none fits, those nearest to it; in order."""
+    needs = needs_of(part.layouts, job)
+    cells = np.flatnonzero(have_memory(needs, hardware) & part.distinct)
+    fitting = cells.size
+    if not fitting:
+        over = excess(needs, hardware)
+        cells = np.flatnonzero(part.distinct & (over <= over[part.distinct].min() * (1 + CLOSE_FRACTION)))
+        cells = cells[np.argsort(part.order(cells))]
+        cells = cells[closest(part.take(cells), over.ravel()[cells])]
+        steps = untimed(cells.size)
+    else:
+        every = step_seconds(part.layouts, job, hardware, efficiency, needs.peaks)
+        seconds = np.broadcast_to(every.total, part.shape).ravel()[cells]
+        found = _at(needs, Cells(cells, part.shape))
+        offload = Cells(cells, part.shape).of(part.layouts.offload)
+        gpus = np.broadcast_to(part.layouts.gpus, part.bases)[cells % part.bases]
+        cells = cells[contenders(gpus, found.peaks, verdicts(found, job, hardware), seconds, offload)]
+        cells = cells[np.argsort(part.order(cells))]
+        steps = every.at_cells(Cells(cells, part.shape))
+    kept = _at(needs, Cells(cells, part.shape))
+    return Pool(
+        job=job,
+        layouts=part.take(cells),
+        peaks=kept.peaks,
+        node_host=kept.node_host,
+        excess=excess(kept, hardware),
+        verdicts=verdicts(kept, job, hardware),
+        seconds=steps.total,
+        steps=steps,
+        considered=len(part),
+        fitting=fitting,
+    )
+
+
+def _at(needs: Needs, cells: Cells) -> Needs:
+    """Return the needs of some cells of a grid."""
+    return Needs(
+        peaks=cells.of(needs.peaks), node_host=cells.of(needs.node_host), gpus_on_node=cells.of(needs.gpus_on_node)
+    )
+
+
+def merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
+    """Return one pool a framework, in the order of first appearance."""
+    by_name: dict[str, list[Pool]] = {}
+    for pool in pools:
+        by_name.setdefault(pool.job.profile.name, []).append(pool)
+    return tuple(_one_pool(some) for some in by_name.values())
+
+
+def ranked(pools: Sequence[Pool]) -> Ranked:
+    """Return the layouts of all pools side by side."""
+    return Ranked(
+        layouts=concatenate([pool.layouts for pool in pools]),
+        peaks=np.concatenate([pool.peaks for pool in pools]),
+        excess=np.concatenate([pool.excess for pool in pools]),
+        verdicts=np.concatenate([pool.verdicts for pool in pools]),
+        seconds=np.concatenate([pool.seconds for pool in pools]),
+    )
+
+
+def _one_pool(some: Sequence[Pool]) -> Pool:
+    """Return the pool of all layouts of one framework's pools."""
+    if len(some) == 1:
+        return some[0]
+    return Pool(
+        job=some[0].job,
+        layouts=concatenate([pool.layouts for pool in some]),
+        peaks=np.concatenate([pool.peaks for pool in some]),
+        node_host=np.concatenate([pool.node_host for pool in some]),
+        excess=np.concatenate([pool.excess for pool in some]),
+        verdicts=np.concatenate([pool.verdicts for pool in some]),
+        seconds=np.concatenate([pool.seconds for pool in some]),
+        steps=concatenated([pool.steps for pool in some]),
+        considered=sum(pool.considered for pool in some),
+        fitting=sum(pool.fitting for pool in some),
+    )

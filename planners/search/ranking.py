@@ -1,0 +1,160 @@
+"""Which layout is best: the objective first, the simpler of near equals, never chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
+
+# Differences below this are within the time model's error, so the simpler layout wins.
+NEAR_EQUAL_FRACTION = 0.01
+MOST_ALTERNATIVES = 12
+# Peaks that differ by less are within the error band of every stack (`planners/stacks`).
+CLOSE_FRACTION = 0.05
+# More than products of a step's seconds and a number of GPUs are rounded by.
+ROUNDING_FRACTION = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """Evaluated layouts of all frameworks, side by side; `excess` is how many times what is there they need."""
+
+    layouts: Candidates
+    peaks: FloatArray
+    excess: FloatArray
+    verdicts: FloatArray
+    seconds: FloatArray
+
+
+def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
+    """Return the index of the best layout among those that fit.
+
+    What is sure to have the host memory goes before what may lack it. For the fewest
+    GPUs any other layout that fits counts; otherwise one that fits with room goes
+    before one that is tight.
+    """
+    gpus = ranked.layouts.gpus
+    fitting = ranked.verdicts > 0
+    objective = objective_of(question, gpus, ranked.seconds)
+    is_late = (ranked.seconds > latest_step_seconds(question)).astype(np.float64)
+    # Where no layout is in time, the fastest comes nearest.
+    by_gpus = wants_fewest_gpus(question) and not is_late[fitting].all()
+    chosen = fitting & (is_late == is_late[fitting].min())
+    is_sure = chosen & (ranked.verdicts >= TIGHT)
+    chosen = is_sure if is_sure.any() else chosen
+    if by_gpus:
+        chosen &= gpus == gpus[chosen].min()
+    chosen &= _preferred(ranked, chosen, objective)
+    near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
+    order = np.lexsort((near, ranked.peaks[near], objective[near], complexity(ranked.layouts.take(near))))
+    return int(near[order[0]])
+
+
+def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> BoolArray:
+    """Return which verdict goes first among the chosen: room before speed, but room is not bought with offload.
+
+    Where only states on the host leave room, tight layouts go first if one that keeps them on the device is faster.
+    """
+    on_device = ranked.layouts.offload == 0
+    has_room: BoolArray = chosen & (ranked.verdicts == FITS)
+    tight: BoolArray = chosen & (ranked.verdicts < FITS)
+    tight_on_device: BoolArray = tight & on_device
+    if not has_room.any():
+        return tight
+    if (has_room & on_device).any() or not tight_on_device.any():
+        return has_room
+    return tight if objective[tight_on_device].min() < objective[has_room].min() else has_room
+
+
+def contenders(
+    gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray, offload: IntArray
+) -> IntArray:
+    """Return the indices of fitting layouts that can still be the best or stand on the front, whatever joins them.
+
+    Of each GPU count those are the near equals of the fastest of each verdict,
+    with and without states on the host, and what no faster layout undercuts in memory.
+    """
+    kept = np.zeros(gpus.size, dtype=bool)
+    for count in distinct(gpus)[0].tolist():
+        here = np.flatnonzero(gpus == count)
+        order = here[np.argsort(seconds[here])]
+        kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
+        for verdict, is_offloaded in product((UNSURE, TIGHT, FITS), (False, True)):
+            judged = here[(verdicts[here] == verdict) & ((offload[here] > 0) == is_offloaded)]
+            if not judged.size:
+                continue
+            near = seconds[judged] <= seconds[judged].min() * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
+            kept[judged[near]] = True
+    return np.flatnonzero(kept)
+
+
+def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
+    """Return the layout to try first of those that need next to the least memory: measured, simple, least, in turn."""
+    near = np.flatnonzero(ranked.excess <= ranked.excess.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, ranked.excess[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
+    return int(near[order[0]])
+
+
+def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
+    """Return the indices of the layouts that can still be the closest: the least, and the simplest beside it."""
+    near = np.flatnonzero(excess <= excess.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, excess[near], complexity(layouts.take(near))))
+    return np.unique([near[order[0]], near[np.argmin(excess[near])]])
+
+
+def complexity(layouts: Candidates) -> FloatArray:
+    """Return how many moving parts a layout has: one for each kind of parallelism and each trick."""
+    parts = (
+        layouts.pipeline_parallel > 1,
+        layouts.virtual_pipeline > 1,
+        layouts.context_parallel > 1,
+        layouts.tensor_parallel > 1,
+        layouts.expert_parallel > 1,
+        layouts.sequence_parallel,
+        layouts.shard_group != layouts.data_parallel,
+        layouts.offload > 0,
+        layouts.offload > 0,
+        layouts.activation_offload,
+        layouts.activation_offload,
+        layouts.recompute != NONE,
+        layouts.fused_cross_entropy,
+        (layouts.zero_stage > 0) & (layouts.data_parallel == 1),
+    )
+    count: FloatArray = np.array(parts).sum(axis=0, dtype=np.float64)
+    return count
+
+
+def pareto_front(ranked: Ranked) -> list[int]:
+    """Return layouts that no other beats in GPUs, step time and margin at once, fastest first.
+
+    A longer front is thinned evenly; its ends stay.
+    """
+    fitting = np.flatnonzero(ranked.verdicts > 0)
+    gpus = ranked.layouts.gpus[fitting]
+    simple = complexity(ranked.layouts.take(fitting))
+    order = fitting[np.lexsort((fitting, simple, ranked.peaks[fitting], ranked.seconds[fitting], gpus))]
+    front: list[int] = []
+    kept: list[tuple[float, float]] = []
+    for count in distinct(gpus)[0].tolist():
+        same = order[ranked.layouts.gpus[order] == count]
+        # Along rising time only a new least peak can be unbeaten.
+        peaks = ranked.peaks[same]
+        before = np.concatenate([[math.inf], np.minimum.accumulate(peaks)[:-1]])
+        for index in same[peaks < before].tolist():
+            point = (float(ranked.seconds[index]), float(ranked.peaks[index]))
+            if not any(seconds <= point[0] and peak <= point[1] for seconds, peak in kept):
+                kept.append(point)
+                front.append(index)
+    front.sort(key=lambda index: (float(ranked.seconds[index]), float(ranked.peaks[index]), index))
+    if len(front) <= MOST_ALTERNATIVES:
+        return front
+    places = np.linspace(0, len(front) - 1, MOST_ALTERNATIVES).round().astype(int)
+    return [front[place] for place in places.tolist()]

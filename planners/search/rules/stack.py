@@ -1,0 +1,209 @@
+"""The rule of what a training stack can do: one entry an ability, generated from the stack's table `can`.
+
+An entry judges the field that a client fixed, by itself and before any layout is formed, and the same field of layouts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGES
+from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
+from plimsoll.planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.search.rules.fields import request_pointer
+from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
+from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.records import Capabilities
+
+BOTH = (False, True)
+MOST_RANKS = 2**63  # more than any degree
+ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAbility:
+    """An ability that layouts ask for too; `lacks` is where a job's layouts ask for more than its stack has of it."""
+
+    ability: Ability
+    lacks: Callable[[Candidates, Job], BoolArray]
+
+
+def _degree(field: str) -> LayoutAbility:
+    """Return the ability to have more than 1 of a degree; the stack's table says by the degree's name who can."""
+
+    def degrees(profile: Profile) -> range:
+        return range(1, MOST_RANKS if getattr(profile.can, field) else 2)
+
+    def lacks(layouts: Candidates, job: Job) -> BoolArray:
+        lacking: BoolArray = NOWHERE if getattr(job.profile.can, field) else getattr(layouts, field) > 1
+        return lacking
+
+    return LayoutAbility(ability=one_of(request_pointer(field), degrees), lacks=lacks)
+
+
+def _choice(
+    field: str,
+    choices: Callable[[Capabilities], Collection[Any]],
+    terms: Sequence[Any] = (),
+    words: Callable[[Profile, str, Collection[Any], Any], str] = must_be,
+) -> LayoutAbility:
+    """Return the ability to take a field's value, of which the stack's table lists some.
+
+    Layouts have the value's place among `terms`; a field without terms is the same for all of a job's layouts.
+    """
+
+    def lacks(layouts: Candidates, job: Job) -> BoolArray:
+        return _outside(getattr(layouts, field), terms, choices(job.profile.can)) if terms else NOWHERE
+
+    ability = one_of(request_pointer(field), lambda profile: choices(profile.can), words)
+    return LayoutAbility(ability=ability, lacks=lacks)
+
+
+def _switch(field: str, has: Callable[[Capabilities], bool], lacking: str) -> LayoutAbility:
+    """Return the ability to switch something on; `lacking` is said of a stack that cannot."""
+
+    def words(profile: Profile, field: str, *_: object) -> str:
+        return f"{profile.name} {lacking}; {field} must be false."
+
+    return _choice(field, lambda can: BOTH if has(can) else (False,), BOTH, words)
+
+
+def _outside(places: IntArray | BoolArray, terms: Sequence[Any], choices: Collection[Any]) -> BoolArray:
+    """Return where the term at a place is none of the choices."""
+    is_outside = _are_outside(tuple(terms), tuple(choices))
+    return NOWHERE if is_outside is None else is_outside[places.astype(np.int64, copy=False)]
+
+
+@functools.cache
+def _are_outside(terms: tuple[Any, ...], choices: tuple[Any, ...]) -> BoolArray | None:
+    """Return which terms are none of the choices, None where all are."""
+    are_outside = [term not in choices for term in terms]
+    return np.array(are_outside) if any(are_outside) else None
+
+
+def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
+    if choices:
+        return must_be(profile, field, choices, wanted)
+    return f"{profile.name} has no pipelines; omit {field}."
+
+
+def _unlike_sequences(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where tensor-parallel ranks divide the sequence as the stack does not, or leave it whole so."""
+    unlike = _outside(layouts.sequence_parallel, BOTH, job.profile.can.sequence_parallel)
+    lacking: BoolArray = NOWHERE if unlike is NOWHERE else (layouts.tensor_parallel > 1) & unlike
+    return lacking
+
+
+def _smaller_groups(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a shard group is not all replicas, on a stack that knows no smaller ones."""
+    lacking: BoolArray = NOWHERE if job.profile.can.shard_group else layouts.shard_group != layouts.data_parallel
+    return lacking
+
+
+def _form(question: TrainingQuestion) -> str | None:
+    """Return by which of a stack's forms of recomputation a question computes again, None where it does not say."""
+    wanted = question.recompute
+    if wanted is None:
+        return None
+    if wanted.full_layers is not None:
+        return "full_layers"
+    if wanted.every is not None:
+        return "every"
+    return "modules" if wanted.modules else wanted.mode
+
+
+def _recompute_told(question: TrainingQuestion) -> str:
+    wanted = question.recompute or Recompute(mode="none")
+    if wanted.full_layers is not None:
+        return f"recompute of {wanted.full_layers} layers"
+    if wanted.every is not None:
+        return f"recompute of every {ORDINALS.get(wanted.every, f'{wanted.every}th')} layer"
+    return f"recompute of {', '.join(wanted.modules)}" if wanted.modules else f"recompute {wanted.mode}"
+
+
+def _recompute_forms(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where layers are recomputed in a mode that the stack lacks, or fewer than all where it knows only all."""
+    forms = job.profile.can.recompute
+    other_mode = _outside(layouts.recompute, RECOMPUTE_MODES, forms)
+    if "full_layers" in forms or job.recompute_every is not None:
+        return other_mode
+    return anywhere((other_mode, (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)))
+
+
+def _experts_by_stage(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where experts are divided in a ZeRO stage in which the stack cannot."""
+    outside = _outside(layouts.zero_stage, ZERO_STAGES, job.profile.can.expert_zero_stages)
+    lacking: BoolArray = NOWHERE if outside is NOWHERE else (layouts.expert_parallel > 1) & outside
+    return lacking
+
+
+LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
+    _degree("tensor_parallel"),
+    _degree("pipeline_parallel"),
+    _degree("virtual_pipeline"),
+    _degree("context_parallel"),
+    _degree("expert_parallel"),
+    _choice("zero_stage", lambda can: can.zero_stages, ZERO_STAGES),
+    LayoutAbility(
+        ability=one_of(
+            "/layout/shard_group",
+            lambda profile: range(1, MOST_RANKS) if any(profile.can.zero_stages) else (),
+            lambda profile, *_: f"{profile.name} shards nothing; omit shard_group.",
+        ),
+        lacks=_smaller_groups,
+    ),
+    _choice("offload", lambda can: can.offload, OFFLOADS),
+    _choice("offload_target", lambda can: can.offload_targets),
+    _choice("pipeline_schedule", lambda can: can.pipeline_schedules, words=_schedule),
+    replace(
+        _switch("sequence_parallel", lambda can: any(can.sequence_parallel), "has no sequence parallelism"),
+        lacks=_unlike_sequences,
+    ),
+    _switch("activation_offload", lambda can: can.activation_offload != "none", "cannot offload activations"),
+    _switch("fused_cross_entropy", lambda can: can.fused_cross_entropy, "has no fused cross-entropy"),
+    LayoutAbility(
+        ability=one_of("/training/recompute", lambda profile: profile.can.recompute, asked=_form, told=_recompute_told),
+        lacks=_recompute_forms,
+    ),
+)
+# What layouts may ask for by two degrees together, so that no field of a client's is at fault alone.
+COMBINATIONS: tuple[Callable[[Candidates, Job], BoolArray], ...] = (_experts_by_stage,)
+
+
+def _asks_too_much(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a layout asks its stack for anything that it cannot do."""
+    every = (*(ability.lacks for ability in LAYOUT_ABILITIES), *COMBINATIONS)
+    return anywhere(lacks(layouts, job) for lacks in every)
+
+
+def _together(case: Case, job: Job) -> str:
+    """Return all that the layouts ask for: each may lack another ability."""
+    layouts = case.layouts
+    modes = {RECOMPUTE_MODES[mode] for mode in np.unique(layouts.recompute).tolist()}
+    return (
+        f"{job.profile.name} does not run these degrees together: ZeRO {_values(layouts.zero_stage)}, tensor "
+        f"{_values(layouts.tensor_parallel)}, pipeline {_values(layouts.pipeline_parallel)}, context "
+        f"{_values(layouts.context_parallel)}, expert "
+        f"{_values(layouts.expert_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
+        f"{'/'.join(sorted(modes))}."
+    )
+
+
+def _values(column: IntArray) -> str:
+    return "/".join(str(value) for value in np.unique(column).tolist())
+
+
+STACK_IS_ABLE = Rule(
+    name="framework",
+    field="",
+    reads=(),
+    reason="the framework cannot do this",
+    breaches=(Breach(where=_asks_too_much, words=_together),),
+)

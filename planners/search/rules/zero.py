@@ -1,0 +1,117 @@
+"""What ZeRO stages need: replicas in whole shard groups, and the right stage for what goes off the device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+
+
+def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
+    group, data = layouts.shard_group, layouts.data_parallel
+    split: BoolArray = (group < 1) | (group > data) | (data % np.maximum(group, 1) != 0)
+    return split
+
+
+def _group(case: Case, _asked: Asked) -> str:
+    return f"shard_group {case.layout.shard_group} does not divide data_parallel {case.layout.data_parallel}."
+
+
+SHARD_GROUP_DIVIDES = Rule(
+    name="shard_group_divides",
+    field="shard_group",
+    reads=("shard_group", "data_parallel"),
+    reason="shard_group must divide data_parallel",
+    breaches=(FixedBreach(where=_splits_replicas, words=_group, given=("shard_group", "data_parallel")),),
+)
+
+
+def _shards_alone(layouts: Candidates, _job: Job) -> BoolArray:
+    """Return where a ZeRO stage has no ranks to divide states over, although there are several replicas.
+
+    Sources: huggingface/accelerate, parallelism_config.py (FSDP is refused where `dp_shard_size` and `cp_size` are 1);
+    pytorch/torchtitan, distributed/parallel_dims.py (`fsdp_enabled` needs dp_shard or cp above 1).
+    """
+    lone: BoolArray = (
+        (layouts.zero_stage > 0) & (layouts.data_parallel > 1) & (layouts.shard_group * layouts.context_parallel == 1)
+    )
+    return lone
+
+
+def _lone_group(case: Case, _job: Job) -> str:
+    return (
+        f"shard_group 1 leaves zero_stage {case.layout.zero_stage} nothing to divide over: beside data_parallel "
+        f"{case.layout.data_parallel} it must be 2 or more."
+    )
+
+
+SHARD_GROUP_HAS_RANKS = Rule(
+    name="shard_group_has_ranks",
+    field="shard_group",
+    reads=("shard_group", "data_parallel", "zero_stage"),
+    reason="a shard_group of 1 leaves a ZeRO stage nothing to divide over",
+    breaches=(Breach(where=_shards_alone, words=_lone_group),),
+)
+
+
+def _moves_whole_parameters(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where parameters go to the host in a stage that does not gather them when needed."""
+    moves_parameters = layouts.offload == OFFLOADS.index("optimizer+parameters")
+    whole: BoolArray = moves_parameters & (layouts.zero_stage < job.profile.can.parameter_offload_from)
+    return whole
+
+
+def _whole_parameters(case: Case, _job: Job) -> str:
+    return f"offload {case.layout.offload} needs zero_stage 3, not {case.layout.zero_stage}."
+
+
+OFFLOAD_NEEDS_SHARDING = Rule(
+    name="offload_needs_sharding",
+    field="offload",
+    reads=("offload", "zero_stage"),
+    reason="offloading parameters needs zero_stage 3",
+    breaches=(Breach(where=_moves_whole_parameters, words=_whole_parameters),),
+)
+
+
+def _compresses_shards(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where no rank has whole gradients, which their compression needs (DeepSpeed's engine asserts it)."""
+    shards: BoolArray = NOWHERE if job.gradient_compression == "none" else layouts.zero_stage > 0
+    return shards
+
+
+def _compressed_shards(case: Case, job: Job) -> str:
+    return f"gradient_compression {job.gradient_compression} needs zero_stage 0, not {case.layout.zero_stage}."
+
+
+COMPRESSION_NEEDS_WHOLE_GRADIENTS = Rule(
+    name="compression_needs_whole_gradients",
+    field="zero_stage",
+    reads=("zero_stage",),
+    reason="compressed gradients need zero_stage 0",
+    breaches=(Breach(where=_compresses_shards, words=_compressed_shards),),
+)
+
+
+def _swaps_below_stage_three(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where NVMe is used below ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
+    if job.offload_target != NVME:
+        return NOWHERE
+    swaps: BoolArray = (layouts.offload > 0) & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
+    return swaps
+
+
+def _swapped_below(case: Case, _job: Job) -> str:
+    return f"offload_target nvme needs zero_stage 3, not {case.layout.zero_stage}: only stage 3 can use NVMe."
+
+
+NVME_NEEDS_STAGE_THREE = Rule(
+    name="nvme_needs_stage_three",
+    field="offload_target",
+    reads=("zero_stage",),
+    reason="offloading to NVMe needs zero_stage 3",
+    breaches=(Breach(where=_swaps_below_stage_three, words=_swapped_below),),
+)

@@ -1,0 +1,69 @@
+"""Which training stacks a search looked through, and why it left the others out, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll.planners.ground.figures import listed
+from plimsoll.planners.plans import LeftOutStack, SearchedStacks
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.search.able import problems, what_none_has
+from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search
+
+
+def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:
+    """Return the stacks that were searched, by name, and with `any` why each of the others was not."""
+    profiles = profiles_to_search(question.framework)
+    return SearchedStacks(
+        searched=tuple(searched),
+        unmeasured=tuple(name for name in searched if not load_profile(name).measured),
+        left_out=tuple(
+            LeftOutStack(framework=profile.name, reason=_why_left_out(question, profile))
+            for profile in profiles
+            if profile.name not in searched
+        ),
+    )
+
+
+def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str, ...]:
+    """Return the sentence that names the stacks which were searched; nothing where the client named one."""
+    if question.framework != "any":
+        return ()
+    sentence = f"The search tried {listed(stacks.searched)}."
+    unneeded = [each.framework for each in stacks.left_out if each.reason == NOT_NEEDED]
+    unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
+    if stacks.unmeasured:
+        sentence += (
+            f" No measured run of {listed(stacks.unmeasured, 'or')} is on record. {_why_unmeasured(question, stacks)}"
+        )
+    if unneeded:
+        sentence += (
+            f" It left out {listed(unneeded)}: no measured run of {'it' if len(unneeded) == 1 else 'them'} is on "
+            "record, and a measured stack has room."
+        )
+    if unable:
+        sentence += f" {listed(unable)} cannot run this job; stacks.left_out says why."
+    return (sentence,)
+
+
+def unmeasured_note(question: TrainingQuestion, framework: str, stacks: SearchedStacks) -> str:
+    """Return the sentences of a summary on a stack which `any` chose and nobody measured; of a measured one nothing."""
+    if question.framework != "any" or load_profile(framework).measured:
+        return ""
+    return f" No measured run of {framework} is on record. {_why_unmeasured(question, stacks)}"
+
+
+def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks) -> str:
+    """Return why no measured stack will do, in a sentence: what they lack, or that they have no room."""
+    if set(stacks.searched) == set(stacks.unmeasured):
+        measured = [profile for profile in profiles_to_search(question.framework) if profile.measured]
+        return what_none_has(question, measured, subject="No measured stack")
+    in_time = " and meets the deadline" if question.objective == "deadline" else ""
+    return f"No measured stack that can run this job has a layout with room on the GPUs{in_time}."
+
+
+NOT_NEEDED = "No run of it is on record, and a measured stack has room."
+
+
+def _why_left_out(question: TrainingQuestion, profile: Profile) -> str:
+    return next(iter(problems(question, profile).values()), NOT_NEEDED)

@@ -1,0 +1,54 @@
+"""What a serving question may say: numbers in their ranges, known names, and nothing that contradicts itself."""
+
+from __future__ import annotations
+
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.ranges import check_ranges
+from plimsoll.planners.ground.terms import SERVING_OBJECTIVES
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.releases.profile import EngineProfile
+
+# Parts of a question with numbers of their own.
+PARTS = ("slo", "speculative", "disaggregated")
+
+
+def check_values(question: ServingQuestion) -> None:
+    """Raise `InvalidQuestion` for a value that its field cannot have."""
+    if question.objective not in SERVING_OBJECTIVES:
+        raise InvalidQuestion(
+            f"{question.objective[:40]!r} is no objective; known are {', '.join(SERVING_OBJECTIVES)}.",
+            pointer="/serving/objective",
+        )
+    check_ranges(question, "/serving")
+    check_ranges(question.layout, "/layout")
+    for name in PARTS:
+        if (part := getattr(question, name)) is not None:
+            check_ranges(part, f"/serving/{name}")
+
+
+def check_load(question: ServingQuestion) -> None:
+    """Raise `InvalidQuestion` where both loops are asked for."""
+    if question.requests_per_second is not None and question.concurrency is not None:
+        raise InvalidQuestion(
+            "concurrency is a closed loop and requests_per_second an open one; give one of them.",
+            pointer="/serving/requests_per_second",
+        )
+
+
+def check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
+    """Raise `NotYetAvailable` for what takes a speed that no measurement describes."""
+    if profile.timed_as is not None:
+        return
+    if question.slo is not None:
+        raise NotYetAvailable(f"The speed of {profile.engine} cannot be predicted yet.", pointer="/serving/slo")
+    if question.disaggregated is not None:
+        raise NotYetAvailable(
+            f"{profile.engine} cannot be planned with prefill and decode replicas yet.",
+            pointer="/serving/disaggregated",
+        )
+    if question.requests_per_second is not None:
+        raise NotYetAvailable(
+            f"The speed of {profile.engine} cannot be predicted yet.", pointer="/serving/requests_per_second"
+        )
+    if question.objective == "latency":
+        raise NotYetAvailable(f"The speed of {profile.engine} cannot be predicted yet.", pointer="/objective")

@@ -1,0 +1,131 @@
+"""A serving question's settings, resolved: the engine's defaults filled in, every value checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.learned import Learned
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.cache.kv_formats import KvFormat
+from plimsoll.planners.serving.formats.weight_format import WeightFormat, weight_format
+from plimsoll.planners.serving.releases.able import able_profile
+from plimsoll.planners.serving.releases.cards import check_formats
+from plimsoll.planners.serving.releases.profile import EngineProfile, engine_profile
+from plimsoll.planners.serving.releases.rules import BatchTier
+from plimsoll.planners.serving.settings.cache_choice import block_size, cache_format, cache_implementation
+from plimsoll.planners.serving.settings.checks import check_load, check_timing, check_values
+from plimsoll.planners.serving.settings.lengths import max_model_len, mean_request, traffic_of
+from plimsoll.planners.serving.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the engine runs with. `concurrency` is None where the client named none.
+
+    `sequence_tokens` are requests' lengths at their end, each for an equal part of them.
+
+    `gpu_memory_utilization` is the engine's own fraction under its own name
+    (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
+    layout. A batch of `graph_requests` is the largest captured in CUDA graphs, from
+    4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides.
+    """
+
+    profile: EngineProfile
+    weights: WeightFormat
+    kv: KvFormat
+    max_model_len: int
+    input_tokens: int
+    output_tokens: int
+    traffic: Traffic
+    sequence_tokens: tuple[int, ...]
+    concurrency: int | None
+    requests_per_second: float | None
+    gpu_memory_utilization: float | None
+    block_size: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    graph_requests: int
+    graph_requests_wide: int
+    cache_implementation: str | None
+    learned: Learned | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def request_tokens(self) -> int:
+        """Return a request's tokens at its end."""
+        return self.input_tokens + self.output_tokens
+
+
+def resolve_settings(question: ServingQuestion) -> Settings:
+    """Return the checked settings; raise `InvalidQuestion` with the field that makes no sense."""
+    check_values(question)
+    profile = able_profile(
+        question.engine,
+        question.engine_version,
+        model_type=question.model.model_type,
+        gpu=question.hardware.gpu,
+    )
+    check_formats(question, profile)
+    check_timing(question, profile)
+    if (question.layout.decode_context_parallel or 1) > 1 and not profile.divides_contexts:
+        raise ImpossibleLayout(
+            f"{profile.engine} {profile.version} has no decode_context_parallel; it must be 1.",
+            rule="engine-has-degree",
+            pointer="/layout/decode_context_parallel",
+        )
+    tier = profile.batch_tier(question.hardware.gpu)
+    notes: list[str] = []
+    if question.rope_scaling is not None:
+        notes.append("rope_scaling: how well the model answers beyond its own positions is not judged.")
+    if question.engine_version is None:
+        newest = engine_profile(question.engine, None).version
+        which = "newest known" if profile.version == newest else "newest that runs this model on this card"
+        notes.append(f"engine_version {profile.version}, the {which}.")
+    longest = max_model_len(question, notes)
+    input_tokens, output_tokens = mean_request(question, longest, notes)
+    batched = _batched_tokens(question, profile, tier, longest)
+    sequences = question.max_num_seqs or min(tier.max_num_seqs, batched)
+    if batched < sequences:
+        raise InvalidQuestion(
+            f"max_num_batched_tokens ({batched}) must be at least max_num_seqs ({sequences}).",
+            pointer="/serving/max_num_batched_tokens",
+        )
+    traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
+    check_load(question)
+    return Settings(
+        profile=profile,
+        weights=weight_format(question.weights),
+        kv=cache_format(question, profile),
+        max_model_len=longest,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        traffic=traffic,
+        sequence_tokens=sequences_tokens,
+        concurrency=question.concurrency,
+        requests_per_second=question.requests_per_second,
+        gpu_memory_utilization=question.gpu_memory_utilization or profile.gpu_memory_utilization,
+        block_size=block_size(question, profile),
+        max_num_batched_tokens=batched,
+        max_num_seqs=sequences,
+        graph_requests=tier.graph_requests,
+        graph_requests_wide=tier.graph_requests_wide,
+        cache_implementation=cache_implementation(question, profile),
+        learned=question.learned.get(question.weights),
+        assumptions=tuple(notes),
+    )
+
+
+def _batched_tokens(question: ServingQuestion, profile: EngineProfile, tier: BatchTier, max_model_len: int) -> int:
+    """Return the tokens of a batch; raise where the engine would not start with so few."""
+    has_encoder = any(block.cross is not None for block in question.model.layers)
+    is_whole = profile.computes_encoder_prompts_whole and has_encoder
+    least = max_model_len if is_whole else 1
+    batched = question.max_num_batched_tokens or max(least, tier.max_num_batched_tokens)
+    if batched < least:
+        raise InvalidQuestion(
+            f"max_num_batched_tokens ({batched}) must be at least max_model_len ({max_model_len}): "
+            f"{profile.title} computes the prompts of encoder-decoder models whole.",
+            pointer="/serving/max_num_batched_tokens",
+        )
+    return batched

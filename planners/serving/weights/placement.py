@@ -1,0 +1,23 @@
+"""How an engine places weights that do not divide, as its data file says."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from plimsoll.planners.serving.releases.tables import read_table
+from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy
+from plimsoll.planners.sharding.cuts import Whole
+from plimsoll.planners.sharding.stages import last_but_one_first
+
+
+@cache
+def policy_of(engine: str) -> ShardingPolicy:
+    """Return how an engine places weights: heads fewer than ranks stand on several, each rank stacks its experts."""
+    return ShardingPolicy(
+        key_value_heads=KeyValueHeads.REPLICATED,
+        cut=Whole(),
+        deal_layers=last_but_one_first,
+        expert_tensor_degree=ExpertTensorDegree.ALL_RANKS,
+        stacks_experts=True,
+        **read_table(engine)["placement"],
+    )

@@ -1,0 +1,105 @@
+"""The folders of training stacks: their names, and what a file of one says with all that it inherits.
+
+Each stack is a folder with a `stack.toml` (what it keeps in memory, how it shards, what it can do) and a `timing.toml`.
+A file says what differs from the same file of the stack that it is `like`, or without `like` from
+`stack_defaults.toml` and `timing_defaults.toml`: a PyTorch training loop without anything special. Tables are merged
+key by key. A value is replaced whole, be it a list or a table within a table (by ZeRO stage, say), and so is the table
+`states`, by precision: whoever states one of its keys states them all.
+
+`OWN` is never inherited, because it says where numbers come from: a stack states it itself, or is refused. Of another
+stack neither are `variants`, kernels that somebody looked at there, nor `is_textbook`.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+STACK, TIMING = "stack", "timing"
+OWN: Mapping[str, frozenset[str]] = {
+    STACK: frozenset({"title", "measured", "sources", "versions", "band"}),
+    TIMING: frozenset({"measured", "provenance", "low", "high", "expert_low", "expert_high"}),
+}
+NEVER_INHERITED = frozenset({"variants", "is_textbook"})
+REPLACED_WHOLE = frozenset({"states"})
+
+
+@dataclass(frozen=True, slots=True)
+class StackFolders:
+    """A folder of training stacks, each a folder in it."""
+
+    root: Path
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the stacks, sorted: those of the folders, with `-` for `_`."""
+        folders = (each for each in self.root.iterdir() if (each / f"{STACK}.toml").is_file())
+        return tuple(sorted(folder.name.replace("_", "-") for folder in folders))
+
+    def table(self, name: str, kind: str) -> dict[str, Any]:
+        """Return what a stack's file of a kind says, with what it inherits.
+
+        Raises `ValueError` where the file does not state what nobody inherits, or has a title that another has too.
+        """
+        table = self._merged(name, kind, ())
+        namesakes = [other for other in self.names() if other != name and self._title(other) == self._title(name)]
+        if namesakes:
+            raise ValueError(f"{name} has the title of {namesakes[0]}; a stack's title is its own.")
+        return table
+
+    def _merged(self, name: str, kind: str, heirs: tuple[str, ...]) -> dict[str, Any]:
+        own = self._own(name, kind)
+        missing = OWN[kind] - set(own)
+        if missing:
+            raise ValueError(f"{name}, {kind}.toml: {', '.join(sorted(missing))} must be its own, and are missing.")
+        like = own.pop("like", "")
+        if like in (*heirs, name):
+            raise ValueError(f"{name}, {kind}.toml: like {like} goes round in a ring.")
+        inherited = self._read(self.root / f"{kind}_defaults.toml")
+        if like:
+            of_kin = self._merged(like, kind, (*heirs, name))
+            inherited |= {key: of_kin[key] for key in of_kin.keys() - OWN[kind] - NEVER_INHERITED}
+        return overlaid(inherited, own)
+
+    def _title(self, name: str) -> str:
+        return str(self._own(name, STACK).get("title"))
+
+    def _own(self, name: str, kind: str) -> dict[str, Any]:
+        return self._read(self.root / name.replace("-", "_") / f"{kind}.toml")
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        return dict(_parsed(file))
+
+
+@functools.cache
+def _parsed(file: Path) -> Mapping[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with another's keys in the place of its own, tables of both merged key by key."""
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict) and key in below and key not in REPLACED_WHOLE:
+            merged[key] = {**below[key], **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def record(kind: type[T], table: Mapping[str, Any]) -> T:
+    """Return a value of `kind` from a table; a missing or unknown key raises where the file is wrong."""
+    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    if known != set(table):
+        raise ValueError(f"{kind.__name__}: keys {sorted(known ^ set(table))} are missing or unknown.")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+
+
+def shipped() -> StackFolders:
+    """Return the stacks that lie beside this file."""
+    return StackFolders(Path(__file__).parent)

@@ -1,0 +1,170 @@
+"""Training stacks as the planner sees them: what each keeps in memory, how it shards and what it can do.
+
+The constant "bytes a parameter" is a property of (stack, precision, optimizer)
+and not of the model; 8, 10, 16, 18 and 20 are all right somewhere. Each stack's numbers are in the `stack.toml` of its
+folder, with their sources; what a folder leaves out it inherits (`folders.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll.planners.ground.errors import UnknownName
+from plimsoll.planners.ground.terms import ZERO_STAGES
+from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, sharding_policy
+from plimsoll.planners.sharding.cuts import cut_of_kind
+from plimsoll.planners.sharding.stages import DEALINGS
+from plimsoll.planners.stacks.folders import STACK, overlaid, record, shipped
+from plimsoll.planners.stacks.records import (
+    Capabilities,
+    ErrorBand,
+    Fp8Storage,
+    FrozenBase,
+    HostTraffic,
+    Kernels,
+    LossPath,
+    ModelCode,
+    OutsideStep,
+    Placement,
+    RunAhead,
+    RuntimeBytes,
+    ShardingRules,
+    StateBytes,
+    WeightTraffic,
+    ZeroBuckets,
+)
+
+# The tables of a stack.toml, those that not every stack has last.
+PARTS: Mapping[str, type] = {
+    "sharding": ShardingRules,
+    "kernels": Kernels,
+    "loss": LossPath,
+    "weights": WeightTraffic,
+    "host": HostTraffic,
+    "outside_step": OutsideStep,
+    "frozen_base": FrozenBase,
+    "models": ModelCode,
+    "can": Capabilities,
+    "band": ErrorBand,
+    "runtime": RuntimeBytes,
+}
+PARTS_OF_SOME: Mapping[str, type] = {"fp8": Fp8Storage, "run_ahead": RunAhead, "zero": ZeroBuckets}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One training stack's memory behaviour and abilities, with its sources.
+
+    `versions` are the releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which
+    no program runs. `kernel_choices` are the ways of running the model's operations that the file
+    tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
+    bits, `run_ahead` where it was not looked for, `zero` where no engine reduces in buckets of its own.
+    `sums_wider_gradients_apart` marks a stack that adds gradients up in a copy of their own where they are wider than
+    the model's. `unties_head` marks a
+    stack that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before
+    it shards them. `optimizer_transient_copies` counts the copies of the stored
+    parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
+    keeps the embedding's states in fp32 where the others have eight bits.
+    """
+
+    name: str
+    title: str
+    measured: bool
+    sources: tuple[str, ...]
+    versions: Mapping[str, str]
+    is_textbook: bool
+    states: Mapping[str, StateBytes]
+    sharding: ShardingRules
+    placement: Placement
+    kernels: Kernels
+    fp8: Fp8Storage | None
+    run_ahead: RunAhead | None
+    zero: ZeroBuckets | None
+    loss: LossPath
+    weights: WeightTraffic
+    host: HostTraffic
+    outside_step: OutsideStep
+    frozen_base: FrozenBase
+    models: ModelCode
+    can: Capabilities
+    band: ErrorBand
+    runtime: RuntimeBytes
+    optimizer_transient_copies: int
+    sums_wider_gradients_apart: bool
+    widens_embedding_states: bool
+    exact_quantization: bool
+    kernel_choices: tuple[str, ...]
+    unties_head: bool
+    loads_whole_weights: bool
+
+    def sharding_policy(self, zero_stage: int) -> ShardingPolicy:
+        """Return the policy by which the stack places weights in a ZeRO stage."""
+        return self.placement.policies[zero_stage]
+
+
+@functools.cache
+def stack_names() -> tuple[str, ...]:
+    """Return the names of the training stacks that are planned, sorted."""
+    return shipped().names()
+
+
+@functools.cache
+def load_profile(name: str, kernels: str | None = None) -> Profile:
+    """Return a stack's profile, changed as its file's table `variants` says for the kernels.
+
+    Raises `UnknownName` for a stack that nobody knows.
+    """
+    if name not in stack_names():
+        raise UnknownName(name, ("any", *stack_names()), pointer="/framework")
+    table = shipped().table(name, STACK)
+    return profile_of(name, table if kernels is None else overlaid(table, table["variants"][kernels]))
+
+
+def profiles_to_search(framework: str) -> tuple[Profile, ...]:
+    """Return the named profile, or for `any` every stack but the textbook, those that were measured first."""
+    if framework != "any":
+        return (load_profile(framework),)
+    stacks = (load_profile(name) for name in stack_names())
+    return tuple(sorted((each for each in stacks if not each.is_textbook), key=lambda profile: not profile.measured))
+
+
+def textbook() -> Profile:
+    """Return the profile of the textbook's sums."""
+    return next(profile for profile in map(load_profile, stack_names()) if profile.is_textbook)
+
+
+def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
+    """Return the profile that a merged table says; a missing or unknown key raises."""
+    made = {
+        "name": name,
+        "kernel_choices": list(table.get("variants", {})),
+        "states": {precision: record(StateBytes, entry) for precision, entry in table["states"].items()},
+        "placement": _placement(table["placement"], table["can"]["zero_stages"]),
+        **{part: record(kind, table[part]) for part, kind in PARTS.items() if part in table},
+        **{part: record(kind, table[part]) if part in table else None for part, kind in PARTS_OF_SOME.items()},
+    }
+    plain = {key: value for key, value in table.items() if key not in made and key != "variants"}
+    return record(Profile, {**plain, **made})
+
+
+def _placement(table: Mapping[str, Any], zero_stages: list[int]) -> Placement:
+    """Return how a stack places weights; a stage that it can do and that nothing says how to cut raises."""
+    fields_of_all = dict(table)
+    source, stated = fields_of_all.pop("source"), fields_of_all.pop("cuts")
+    unstated = set(map(str, zero_stages)) - set(stated)
+    if unstated:
+        raise ValueError(f"placement.cuts: ZeRO stages {sorted(unstated)} are not stated.")
+    named = {int(stage): {"kind": cut} if isinstance(cut, str) else cut for stage, cut in stated.items()}
+    cuts = {stage: cut_of_kind(**cut) for stage, cut in named.items()}
+    nearest = [max((stage for stage in cuts if stage <= wanted), default=min(cuts)) for wanted in ZERO_STAGES]
+    fields_of_all |= {
+        "key_value_heads": KeyValueHeads(table["key_value_heads"]),
+        "expert_tensor_degree": ExpertTensorDegree(table["expert_tensor_degree"]),
+        "deal_layers": DEALINGS[table["deal_layers"]],
+    }
+    return Placement(
+        policies=tuple(sharding_policy(**fields_of_all, cut=cuts[stage]) for stage in nearest), source=source
+    )

@@ -1,0 +1,308 @@
+"""What is recorded of a training stack, part by part: each is a table of its `stack.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from plimsoll.planners.sharding import ShardingPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes a trainable parameter costs at rest in one precision.
+
+    `accumulator` is a second, wider gradient; `master` the optimizer's fp32 copy;
+    `moment` one moment of the optimizer.
+    """
+
+    parameter: int
+    gradient: int
+    accumulator: int
+    master: int
+    moment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingRules:
+    """From which ZeRO stage each state is divided; how, is its `Placement`.
+
+    `gradient_zero_stages` are the stages in which whole gradients exist at all.
+    """
+
+    parameters_from: int
+    gradients_from: int
+    accumulators_from: int
+    optimizer_from: int
+    gradient_zero_stages: tuple[int, ...]
+    over_context: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which rank holds what of a weight: the policy in each ZeRO stage, from 0 on, and whose code says so.
+
+    A stage that the stack cannot do has the policy of the nearest below it.
+    """
+
+    policies: tuple[ShardingPolicy, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What each kind of operation keeps for the backward pass.
+
+    `norm_keeps_fp32` marks a norm written in separate operations that upcasts;
+    `gated_keeps_gate_output` a SwiGLU in two operations. Attention bytes are for
+    each head and pair of positions (`eager`) or each head and token (`flash`).
+    `keeps_gathered_inputs` marks stacks that, under sequence parallelism, keep the
+    gathered input of a column-parallel matrix instead of gathering it again.
+    `packed_query_keeps_all` marks a query that is a view of one buffer with keys
+    and values, so that keeping it keeps copies of them too. Under sequence
+    parallelism `gathered_workspace_bytes` live for each token and hidden feature,
+    undivided: the gathered input and the output before it is scattered.
+    `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
+    bits, for each token (0: only the matrix itself is kept).
+    `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
+    output and its mask (0: adapters share the input of their matrix).
+    `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
+    the last matrix, which the router's gradient needs (Megatron weights before it).
+    `dummy_weight_gradients` marks kernels that add weight gradients up where they
+    accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
+    `experts_in_turn` marks stacks that run one expert after the other, so that
+    only one expert's gradients meet in the backward pass.
+    `transformers_modules` marks stacks that train transformers' own modules: attention's tensors are views of a
+    fused product, and copies where a rotation concatenates; the model holds the embedding's output.
+    `backward_transients` marks stacks whose tensors at work in the backward pass are counted; textbooks count none.
+    `pipelines_keep_messages` marks pipelines that have a buffer for each micro-batch that a stage receives and for
+    the gradient of each that it sends, for good, and hold what was sent until its backward pass.
+    `works_in_place` marks kernels that write the gradients of norms and gated activations over what these kept or
+    were given, and rotate queries and keys where they lie (Liger).
+    `fp8_cast_bytes` are of each element of a tensor at the worst moment of its cast to fp8, where products cast what
+    they kept in 16 bits (0: they keep fp8).
+    `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
+    Dropout masks belong to ungated layers: families with gated ones train without.
+    """
+
+    norm_keeps_fp32: bool
+    norm_statistic_bytes: int
+    gated_keeps_gate_output: bool
+    keeps_gathered_inputs: bool
+    eager_score_bytes: int
+    eager_score_dropout_bytes: int
+    flash_statistic_bytes: int
+    dropout_mask_bytes: int
+    backward_transients: bool
+    packed_query_keeps_all: bool
+    gathered_workspace_bytes: int
+    four_bit_input_bytes: int
+    adapter_dropout_bytes: int
+    combine_keeps_expert_outputs: bool
+    dummy_weight_gradients: bool
+    experts_in_turn: bool
+    fuses_scan_output: bool
+    transformers_modules: bool
+    pipelines_keep_messages: bool
+    works_in_place: bool
+    fp8_cast_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Storage:
+    """What matrix products in fp8 keep: bytes for each element of an input, and of a weight beside the weight itself.
+
+    An input in fp8 is a tensor of its own, beside whatever other operations keep of it in 16 bits.
+    """
+
+    input_bytes: int
+    weight_copy_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAhead:
+    """What tensor parallelism's buffers hold for a host that runs ahead of the device (`planners/memory/run_ahead.py`).
+
+    `layer_bytes` are of each token and hidden feature of a layer. From `below_gpus` GPUs and
+    `below_tensor_ranks` tensor-parallel ranks on the host was seen to wait, and nothing is held.
+    """
+
+    layer_bytes: int
+    below_gpus: int
+    below_tensor_ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroBuckets:
+    """What an engine that reduces and gathers in buckets is told of them, in elements (`planners/memory/zero.py`).
+
+    `max_live_elements` are gathered at most before it waits for some to be let go of.
+    """
+
+    reduce_bucket_elements: int
+    prefetch_bucket_elements: int
+    max_live_elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPath:
+    """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
+
+    `forward_logits_bytes` are those at the end of the forward pass, while autocast still
+    keeps the casts of all weights. `divided_logits_bytes` take their place where tensor parallelism divides the
+    vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
+    go of them only after the next forward pass. `pipelines_keep_output` marks a stack whose pipelines hold the logits
+    themselves until their backward pass is done. Of a loss that is fused with the head `fused_chunk_bytes` are of each
+    token and vocabulary entry of a chunk.
+    """
+
+    logits_bytes: int
+    forward_logits_bytes: int
+    divided_logits_bytes: int
+    kept_logits_bytes: int
+    pipelines_keep_output: bool
+    inside_model: bool
+    vocabulary_parallel: bool
+    fused_chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTraffic:
+    """What the weights need beside their shards while the step runs.
+
+    `gathering` by ZeRO stage: `resident` (used as they lie), `autocast_copies`
+    (compute copies live from forward to backward), `gathered_by_layer` (FSDP's
+    full sharding, with one layer prefetched), `gathered_to_limit`
+    (as many as `ZeroBuckets` says) or `gathered_once` (gathered in the
+    forward pass and kept until the backward). `gradient_bucket_stages` are those in which buckets hold
+    a second copy of all gradients, and `reduce_bytes` is the width in which
+    gradients of one layer are reduced (0: reduced where they lie).
+    `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
+    stage's weights once a step and sums whole gradients in the reduction's width
+    until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen
+    weights whose hooks hold the recomputed input and its gradient to the end of the backward pass.
+    `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
+    of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
+    `tied_gradients_meet`: the gradients that a tied table has of the embedding and of the head are whole tables, and
+    are added up. `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
+    and reductions of their own.
+    """
+
+    gathering: Mapping[str, str]
+    gradient_bucket_stages: tuple[int, ...]
+    reduce_bytes: int
+    gradients_always_resident: bool
+    pipelines_gather_once: bool
+    frozen_layers_hold_inputs: bool
+    vocabulary_units: bool
+    gather_copies: bool
+    whole_embedding_gradient: bool
+    tied_gradients_meet: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTraffic:
+    """What goes to the host and comes from it once states lie there.
+
+    `gradient_stages` are the ZeRO stages in which gradients follow an offloaded optimizer as soon as they are reduced;
+    with `fp32_gradients` they wait there in fp32, whatever they are added up in. In `flat_buffer_stages` those of the
+    last micro-batch are sent straight into the buffer that the optimizer reads, and updated weights come up from a
+    buffer in their own format. `nvme_note` is said of plans with states on NVMe.
+    """
+
+    gradient_stages: tuple[int, ...]
+    fp32_gradients: bool
+    flat_buffer_stages: tuple[int, ...]
+    nvme_note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCode:
+    """Traits of models (`planners/stacks/model_code.py`) that a stack's own code cannot run, or may not."""
+
+    lacks: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the framework can do; the search stays inside it.
+
+    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
+    (`planners/memory/activation_offload.py`).
+    `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
+    too, `expert_zero_stages` the stages in which experts can be divided at all.
+    `stage_rule` is `by_layers` or `by_compute` (`planners/layouts/stages.py`). `parameter_offload_from` is the ZeRO
+    stage from which parameters can lie on the host. `companions` marks stacks that TRL's trainers run on, with models
+    beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
+    """
+
+    methods: tuple[str, ...]
+    zero_stages: tuple[int, ...]
+    tensor_parallel: bool
+    pipeline_parallel: bool
+    virtual_pipeline: bool
+    pipeline_schedules: tuple[str, ...]
+    context_parallel: bool
+    expert_parallel: bool
+    experts_over_tensor: bool
+    expert_zero_stages: tuple[int, ...]
+    sequence_parallel: tuple[bool, ...]
+    even_stages: bool
+    stage_rule: str
+    shard_group: bool
+    offload: tuple[str, ...]
+    offload_targets: tuple[str, ...]
+    parameter_offload_from: int
+    activation_offload: str
+    recompute: tuple[str, ...]
+    selective_policy: str
+    fused_cross_entropy: bool
+    gradient_compression: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    companions: bool
+    evaluation_logits_kept_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenBase:
+    """Whether weights that do not learn are held in fp32 under mixed precision, or in its 16 bits, and why."""
+
+    is_fp32: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideStep:
+    """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
+
+    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
+    """
+
+    loading: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBand:
+    """How far the true peak may lie from the estimate, as multiples, and why."""
+
+    low: float
+    high: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeBytes:
+    """What a process holds outside the allocator, and the allocator's own surplus: a multiple, and bytes besides.
+
+    `world_communicators` of all ranks stand beside those of the mesh axes.
+    """
+
+    context_bytes: int
+    nccl_pair_bytes: int
+    nccl_group_bytes: int
+    world_communicators: int
+    workspace_bytes: int
+    reserved_over_allocated: float
+    reserved_slack_bytes: int

@@ -1,0 +1,193 @@
+"""What would make a job fit: each change is planned before it is offered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, Protocol
+
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.plans import Advice, Alternative, Layout, TrainingAnswer
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION
+from plimsoll.planners.training.changes import (
+    Change,
+    changing_more,
+    host_memory,
+    keeping_the_result,
+    on_gpus,
+    together,
+    together_with_more,
+)
+from plimsoll.planners.training.notes import OFFLOADED
+
+VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
+# Of a plan that has room only because states nobody wanted on the host lie there.
+OFFLOADED_RANK = 2
+# How an offer's reason tells its layout, and what of it lies on the host.
+PLANNED_FOR_SPEED, ON_THE_HOST, ON_NVME = "Planned for speed: ", " on the host", " on NVMe"
+
+
+class BestLayout(Protocol):
+    """Returns the layout that a question's plan would have; where `only_room`, any that lacks room stands for others.
+
+    May raise `PlanningStopped`.
+    """
+
+    def __call__(self, question: TrainingQuestion, *, only_room: bool = False) -> Alternative:
+        """Return the layout."""
+        ...
+
+
+def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLayout) -> Iterator[Advice]:
+    """Yield the single changes after which the job fits better than `answer` does, in practitioners' order.
+
+    All but the change of the number of GPUs are planned on the
+    answer's. A change that still does not fit, that fits no better, or that the
+    framework cannot do, is left out.
+    """
+    gpus = answer.plan.layout.gpus
+    pinned = replace(on_gpus(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
+    yield from _offered(host_memory(pinned, answer.plan.memory), question, answer, best)
+    first = None
+    unchanged = itertools.chain(_off_the_host(pinned, answer), keeping_the_result(pinned))
+    for first in _offered(unchanged, question, answer, best):
+        yield first
+    if first is None:
+        # No one of them will do alone.
+        for first in _offered(together(pinned), question, answer, best):
+            yield first
+    for first in _offered(changing_more(question, pinned, answer), question, answer, best):
+        yield first
+    if first is None:
+        yield from _offered(together_with_more(question, pinned, answer), question, answer, best)
+
+
+def _offered(
+    changes: Iterable[Change],
+    asked: TrainingQuestion,
+    answer: TrainingAnswer,
+    best: BestLayout,
+) -> Iterator[Advice]:
+    offered: set[str] = set()
+    asked_before: list[TrainingQuestion] = []
+    lora: Alternative | None = None
+    for change in changes:
+        if change.kind in offered or change.question in asked_before:
+            continue
+        asked_before.append(change.question)
+        rank = _rank(answer.verdict, answer.plan.layout, change.question)
+        if rank == OFFLOADED_RANK:
+            change = _without_the_host(change)
+        try:
+            changed = _planned(change.question, best, only_room=rank > VERDICT_RANK["no"])
+        except PlanningStopped:
+            raise
+        except PlimsollError:
+            # The change cannot be planned at all, so it is no advice.
+            continue
+        if change.kind == "framework" and changed.layout.framework == asked.framework:
+            continue
+        if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
+            offered.add(change.kind)
+            lora = changed if change.kind == "lora" else lora
+            yield _offer(change, changed, answer, asked)
+
+
+def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
+    """Return the layout that a question's plan would have, of a range of GPUs the one on the number that it chooses."""
+    chosen = best(question, only_room=only_room)
+    if question.hardware.gpus.minimum == question.hardware.gpus.maximum:
+        return chosen
+    return best(
+        on_gpus(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)), only_room=only_room
+    )
+
+
+def _without_the_host(change: Change) -> Change:
+    """Return the change with nothing on the host: what it is offered for, even where the host would be faster."""
+    layout = replace(change.question.layout, offload="none")
+    shown = {**change.change, "layout": {"offload": "none"}} if "layout" in change.change else change.change
+    return replace(change, change=shown, question=replace(change.question, layout=layout))
+
+
+def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:
+    """Return whether advice is due: the plan has no room, or only with states on the host that nobody asked for."""
+    return _rank(answer.verdict, answer.plan.layout, question) < VERDICT_RANK["fits"]
+
+
+def _rank(verdict: str, layout: Layout, question: TrainingQuestion) -> int:
+    is_offloaded = verdict == "fits" and layout.offload != "none" and question.layout.offload in (None, "none")
+    return OFFLOADED_RANK if is_offloaded else VERDICT_RANK[verdict]
+
+
+def _gains_nothing(change: Change, changed: Alternative, lora: Alternative | None) -> bool:
+    """Return whether four bits are offered where adapters on 16 bits take neither more memory nor more time."""
+    if change.kind != "qlora" or lora is None:
+        return False
+    is_slower = changed.step_seconds >= lora.step_seconds * (1 - NEAR_EQUAL_FRACTION)
+    return changed.peak_bytes >= lora.peak_bytes and is_slower
+
+
+def _offer(change: Change, changed: Alternative, answer: TrainingAnswer, asked: TrainingQuestion) -> Advice:
+    layout = changed.layout
+    layers = layout.recompute_layers
+    chosen = {
+        "hardware.gpus": layout.gpus,
+        "framework": layout.framework,
+        "layout.tensor_parallel": layout.tensor_parallel,
+        "layout.pipeline_parallel": layout.pipeline_parallel,
+        "training.micro_batch_size": layout.micro_batch_size,
+        "training.recompute": layout.recompute if layers is None else {"full_layers": layers},
+        "training.fused_cross_entropy": layout.fused_cross_entropy,
+    }
+    shown = {field: chosen[field] if value is None else value for field, value in change.change.items()}
+    return Advice(
+        change=shown | _further(change.question, layout, asked, shown),
+        peak_bytes=changed.peak_bytes,
+        step_seconds=changed.step_seconds,
+        peak_bytes_difference=changed.peak_bytes - answer.plan.memory.peak_bytes,
+        step_seconds_difference=changed.step_seconds - answer.plan.step.seconds,
+        fits=changed.verdict != "no",
+        verdict=changed.verdict,
+        reason=f"{change.reason} {_as_planned(layout)}",
+    )
+
+
+def _further(
+    changed: TrainingQuestion, layout: Layout, asked: TrainingQuestion, shown: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what else tells the offer's question from the one that was asked: with all of it said, its plan comes."""
+    further: dict[str, Any] = {}
+    if changed.framework != asked.framework and "framework" not in shown:
+        further["framework"] = layout.framework
+    if "layout" not in shown and changed.layout == LayoutRequest() != asked.layout:
+        further["layout"] = {}
+    elif "layout" not in shown:
+        further |= {
+            f"layout.{field.name}": getattr(layout, field.name)
+            for field in fields(LayoutRequest)
+            if getattr(changed.layout, field.name) != getattr(asked.layout, field.name)
+            and f"layout.{field.name}" not in shown
+        }
+    if asked.hardware.gpus.minimum != asked.hardware.gpus.maximum and "hardware.gpus" not in shown:
+        further["hardware.gpus"] = layout.gpus
+    return further
+
+
+def _as_planned(layout: Layout) -> str:
+    """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
+    where = ON_NVME if layout.offload_target == "nvme" else ON_THE_HOST
+    offload = "" if layout.offload == "none" else f", {OFFLOADED[layout.offload]}{where}"
+    return (
+        f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"recompute {layout.recompute}{offload}."
+    )
+
+
+def _off_the_host(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield the same question for a plan whose states lie on the host because that is faster, not for want of room."""
+    if _rank(answer.verdict, answer.plan.layout, pinned) == OFFLOADED_RANK:
+        yield Change(kind="off the host", change={}, question=pinned, reason="It fits without host memory too.")

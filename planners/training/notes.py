@@ -1,0 +1,296 @@
+"""What a training answer says in words: its summary, and the assumptions it rests on.
+
+Every note is a function of its own that yields whole sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
+from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.ground.units import GIB, GIGA
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
+from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
+from plimsoll.planners.memory.recurrent import block_scan
+from plimsoll.planners.plans import Layout, TrainingPlan
+from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
+from plimsoll.planners.search.rules.fields import named_fields
+from plimsoll.planners.stacks.model_code import in_words, traits_of
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.stalls import risks
+from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
+
+# The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
+MOST_DIGITS = 8
+OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
+CHOSEN = " The search chose this; set {} to rule it out."
+OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a note may speak of."""
+
+    question: TrainingQuestion
+    job: Job
+    plan: TrainingPlan
+    efficiency: Efficiency
+
+    @property
+    def layout(self) -> Layout:
+        """Return how the plan divides the work."""
+        return self.plan.layout
+
+
+def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
+    """Return the layout, what it needs and takes, and whether it meets the deadline where there is one."""
+    layout, memory = plan.layout, plan.memory
+    where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
+    how = f"{where} ({_degrees(layout)}, {', '.join(_choices(layout))})"
+    peak, limit = f"{memory.peak_bytes / GIB:,.1f} GiB", f"{memory.limit_bytes / GIB:,.1f} GiB"
+    if layout.offload != "none" or layout.activation_offload:
+        limit += f", with {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory per node"
+    shortage = host_shortage(memory, is_given=question.hardware.host_memory_bytes is not None)
+    host = f" {shortage}" if shortage else ""
+    if verdict == "no":
+        least = "" if lacking_host_bytes(memory) else ", and no other layout tried needs less"
+        return f"Does not fit: {how}. Each GPU needs {peak} of {limit}; the peak is in {memory.phase}{least}.{host}"
+    word, highest = "Fits" if verdict == "fits" else "Fits tightly", ""
+    # Else it is tight for its host's memory, of which the shortage tells.
+    if memory.peak_high_bytes > memory.limit_bytes:
+        highest = f", perhaps up to {memory.peak_high_bytes / GIB:,.1f} GiB,"
+    needs = f"Each GPU needs {peak}{highest} of {limit}; the peak is in {memory.phase}."
+    step = f"A step takes {duration(plan.step.seconds)}: {plan.step.tokens_per_second:,.0f} tokens/s."
+    return f"{word}: {how}. {needs} {step}{host}{_in_time(question, plan)}"
+
+
+def _degrees(layout: Layout) -> str:
+    degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
+    if layout.context_parallel > 1:
+        degrees += f" x context {layout.context_parallel}"
+    if layout.expert_parallel > 1:
+        degrees += f", experts over {layout.expert_parallel}"
+    return degrees
+
+
+def _choices(layout: Layout) -> Iterator[str]:
+    """Yield every choice of a layout beside its degrees that changes what it holds or takes."""
+    is_grouped = layout.zero_stage > 0 and layout.shard_group != layout.data_parallel
+    yield f"ZeRO {layout.zero_stage}" + (f" over groups of {layout.shard_group}" if is_grouped else "")
+    accumulated = layout.gradient_accumulation_steps
+    yield f"micro-batch {layout.micro_batch_size}" + (f" x {accumulated} accumulated" if accumulated > 1 else "")
+    layers = layout.recompute_layers
+    yield f"recompute {layout.recompute}" + ("" if layers is None else f" of {counted(layers, 'layer')} per stage")
+    if layout.sequence_parallel:
+        yield "sequence parallel"
+    if layout.virtual_pipeline > 1:
+        yield f"{layout.virtual_pipeline} virtual stages per GPU"
+    if layout.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
+        yield f"schedule {layout.pipeline_schedule}"
+    if layout.offload != "none":
+        yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
+    if layout.activation_offload:
+        yield "activations offloaded to host memory"
+    if layout.fused_cross_entropy:
+        yield "fused loss"
+
+
+def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
+    """Return a sentence on whether the run keeps its deadline; nothing where none was asked for."""
+    deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
+    if question.objective != "deadline" or deadline is None or alone is None or expected is None:
+        return ""
+    kept = "misses the deadline of {}" if alone > deadline else "meets the deadline of {}"
+    if alone <= deadline < expected:
+        kept = "meets the deadline of {} only if nothing fails"
+    alone_text, expected_text, deadline_text = _told_apart(alone, expected, deadline)
+    return (
+        f" The run takes {alone_text}, or {expected_text} with the failures to expect: it {kept.format(deadline_text)}."
+    )
+
+
+def _told_apart(*times: float) -> list[str]:
+    """Return times with as many digits as tell those that differ apart."""
+    for digits in range(SIGNIFICANT_DIGITS, MOST_DIGITS):
+        texts = [duration(seconds, digits) for seconds in times]
+        if len(set(texts)) == len(set(times)):
+            break
+    return texts
+
+
+def _memory(told: Told) -> Iterator[str]:
+    profile, job = told.job.profile, told.job
+    bounds = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate"
+    yield (
+        f"Memory follows the profile {profile.name!r} ({profile.title}). The peak may be {bounds}. "
+        f"{profile.band.reason}"
+    )
+    sizes = plan_sizes(told.layout, parameters=job.model.parameters, sequence_length=job.sequence_length)
+    nearest = nearest_note(told.layout, method=job.method, sizes=sizes)
+    if nearest is not None:
+        yield nearest
+    yield "host_bytes is the host memory per GPU."
+    yield from host_notes(told.plan, told.question.hardware)
+
+
+def _time(told: Told) -> Iterator[str]:
+    efficiency, stack = told.efficiency, told.efficiency.stack
+    low, high = efficiency.band(experts=bool(told.question.model.experts_per_token))
+    yield (
+        f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
+        f"{efficiency.common.coverage:.0%} of such runs are expected to."
+    )
+    if told.question.objective == "cost" and told.question.hardware.usd_per_gpu_hour is None:
+        yield "No usd_per_gpu_hour is given, so that layouts are compared in GPU time, as at any one price."
+    yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
+    yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
+    parts = {
+        "data-parallel traffic": stack.data_overlap_fraction,
+        "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
+        "the exchange with experts": stack.expert_overlap_fraction,
+    }
+    hidden = [f"{fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
+    if hidden:
+        yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
+    else:
+        yield "No traffic overlaps compute."
+    yield f"Attention runs on {told.question.attention} kernels."
+
+
+def _chosen_by_search(told: Told) -> Iterator[str]:
+    """Yield what the search switched on though nobody asked for it."""
+    layout, named = told.layout, named_fields(told.question)
+    switched = {
+        "sequence_parallel": layout.sequence_parallel,
+        "virtual_pipeline": layout.virtual_pipeline > 1 and layout.virtual_pipeline,
+        "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
+        "recompute": layout.recompute != "none" and layout.recompute,
+        "fused_cross_entropy": layout.fused_cross_entropy,
+    }
+    chosen = [
+        f"{field} {str(value).lower()}"
+        for field, value in switched.items()
+        if value is not False and field not in named
+    ]
+    if chosen:
+        yield f"The search chose what the request left open: {', '.join(chosen)}."
+    if layout.activation_offload:
+        by = (
+            ""
+            if "activation_offload" in named
+            else " The search chose this; set activation_offload to false to rule it out."
+        )
+        yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
+    if layout.offload != "none":
+        by = "" if "offload" in named else CHOSEN.format("offload to none")
+        what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
+        yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
+    elif told.question.hardware.gpus.is_free and told.question.objective == "throughput" and "offload" not in named:
+        yield (
+            "No number of GPUs is named, so the plan takes the fewest that need no offload; objective fewest_gpus "
+            "offloads where fewer will do then."
+        )
+
+
+def _layers(told: Told) -> Iterator[str]:
+    job, question = told.job, told.question
+    unknown = traits_of(question.model) & set(job.profile.models.unknown)
+    if unknown:
+        yield (
+            f"Whether {job.profile.name} has code for {in_words(unknown)} is not on record; the plan assumes that it "
+            "does, or that you add it."
+        )
+    if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
+        if told.layout.expert_parallel == 1:
+            yield "Every rank has all experts, which are assumed to be equally busy."
+        elif question.expert_imbalance == 1.0:
+            yield "Experts are assumed to be equally busy; set expert_imbalance where the busiest rank has more tokens."
+        else:
+            busy = f"{figure(question.expert_imbalance)} times the mean rank's tokens"
+            yield f"The busiest expert-parallel rank has {busy}."
+    if any(block_scan(part.block) is not None for part in job.layers):
+        yield (
+            "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
+            "run of such a model is on record."
+        )
+    if job.fp8 is not None:
+        yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
+    positions = question.model.max_position_embeddings
+    if positions is not None and question.sequence_length > positions:
+        yield (
+            f"The sequence has {question.sequence_length:,} tokens; the model was configured for {positions:,} "
+            "positions."
+        )
+
+
+def _elsewhere(told: Told) -> Iterator[str]:
+    """Yield what is said of memory off the GPU and of what rides along with the model that learns."""
+    job = told.job
+    if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
+        rate = told.efficiency.common.nvme_bytes_per_second / GIGA
+        yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
+    if told.layout.offload != "none" and told.layout.offload_target == "nvme":
+        yield job.profile.host.nvme_note
+    if job.companions:
+        yield (
+            "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
+            "samples is not part of the step."
+        )
+    if job.method != "full":
+        yield frozen_note(job)
+        merged = job.model.parameters * job.precision.compute_bytes / GIB
+        yield f"Merged into the base, the adapters add nothing to serve: {merged:.1f} GiB of weights."
+    if job.gradient_compression != "none":
+        yield "Compressing gradients is assumed to cost no time; its effect on convergence is not planned."
+    if job.optimizer.paged_to_host:
+        yield "Paged optimizer states are counted in host memory, where memory pressure moves them."
+
+
+def _failures(told: Told) -> Iterator[str]:
+    given = told.question.resilience
+    if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH:
+        yield (
+            f"Failures follow Llama 3's 16,384 GPUs: 419 unexpected interruptions in 54 days, or "
+            f"{figure(GPU_FAILURES_PER_MONTH)} per GPU and month."
+        )
+    if given.checkpoint_bytes_per_second is None:
+        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
+        yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
+    if given.restart_seconds is None:
+        yield (
+            f"A restart takes {duration(RESTART_SECONDS)}, MegaScale's published bound for detection and diagnosis, "
+            "plus the time to read the checkpoint."
+        )
+
+
+def _nodes(told: Told) -> Iterator[str]:
+    """Yield how the GPUs stand in nodes, where there are several: a slow network between them decides much."""
+    hardware, gpus = told.question.hardware, told.layout.gpus
+    nodes = -(-gpus // hardware.gpus_per_node)
+    if nodes > 1:
+        rate = hardware.gpu.nic_bytes_per_second / GIGA
+        yield (
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {figure(rate)} GB/s per GPU "
+            "between nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+        )
+
+
+def _model_and_gpu(told: Told) -> Iterator[str]:
+    yield from told.question.model.assumptions
+    yield from told.question.hardware.gpu.assumptions
+
+
+NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
+    _memory,
+    _time,
+    _chosen_by_search,
+    _layers,
+    _elsewhere,
+    _failures,
+    _nodes,
+    _model_and_gpu,
+)

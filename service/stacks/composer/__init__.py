@@ -1,0 +1,1 @@
+"""MosaicML's Composer and llm-foundry."""

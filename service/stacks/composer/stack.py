@@ -1,0 +1,12 @@
+"""Composer with llm-foundry: its launch files."""
+
+from __future__ import annotations
+
+from plimsoll.service.launch.dlrover import dlrover
+from plimsoll.service.launch.script import Script
+from plimsoll.service.launch.torchrun import torchrun
+from plimsoll.service.stacks.composer.launch import COMPOSER
+from plimsoll.service.stacks.stack import Stack
+
+SCRIPT = Script()
+STACK = Stack(name="composer", targets=(torchrun(SCRIPT), COMPOSER, dlrover(SCRIPT)))

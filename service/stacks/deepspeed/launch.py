@@ -1,0 +1,140 @@
+"""DeepSpeed's JSON config: ZeRO and its offload, precision, batch.
+
+Field names and defaults: DeepSpeed, `runtime/config.py`, `runtime/zero/config.py`,
+`runtime/zero/offload_config.py`, `runtime/precision_config.py`. Buffer sizes are
+those that the plan's memory is counted with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.planners.memory import nvme
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
+
+# What other programs are told the config is called.
+FILE = "deepspeed.json"
+# The folder of the drives; every node has its own.
+NVME_FOLDER = "/nvme"
+# `runtime/config.py`, DEEPSPEED_OPTIMIZERS, and what torch.optim has by that name.
+OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "adamw": ("AdamW", {}),
+    "lion": ("Lion", {}),
+    "muon": ("Muon", {}),
+    "sgd": ("SGD", {"momentum": 0.0}),
+    "sgd-momentum": ("SGD", {"momentum": 0.9}),
+}
+CPU_OPTIMIZERS = frozenset({"adamw", "lion"})  # ops/adam/cpu_adam.py, ops/lion/cpu_lion.py
+DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.grad_accum_dtype
+# loss_scale 0 asks for a dynamic one, from 2^16, doubled after 1,000 good steps: precision_config.py's own defaults.
+LOSS_SCALING = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}
+
+
+def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    """Return what of a plan the config cannot say."""
+    question, layout = launch.question, launch.layout
+    offloads = layout.offload != "none"
+    return given_reasons(
+        (
+            layout.expert_parallel > 1,
+            "Expert parallelism is set in the model's own MoE layers, not in the JSON config.",
+        ),
+        (
+            question.optimizer_state_dtype not in (None, "fp32"),
+            f"DeepSpeed keeps optimizer states in fp32, not in {question.optimizer_state_dtype}.",
+        ),
+        (
+            question.gradient_dtype is not None and question.gradient_dtype not in DTYPES,
+            f"grad_accum_dtype cannot be {question.gradient_dtype}.",
+        ),
+        (
+            offloads and question.optimizer not in CPU_OPTIMIZERS,
+            f"DeepSpeed has no optimizer {question.optimizer} that runs on the host's processors.",
+        ),
+        (
+            layout.recompute_layers is not None,
+            f"Recompute of {layout.recompute_layers} layers alone is set in the model, not in the JSON config.",
+        ),
+    )
+
+
+def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) -> dict[str, Any]:
+    """Return the config; its three batch sizes multiply out to the plan's."""
+    question, layout = launch.question, launch.layout
+    config: dict[str, Any] = {
+        "train_batch_size": question.global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
+        "gradient_accumulation_steps": layout.gradient_accumulation_steps,
+        "zero_optimization": _zero_optimization(launch),
+        **_precision(question.precision),
+        "autotuning": {"enabled": False},
+    }
+    if makes_optimizer:
+        config["optimizer"] = _optimizer(question.optimizer)
+    if layout.recompute == "full":
+        # What deepspeed.checkpointing does once the model calls it; whether it does is the model's to say.
+        config["activation_checkpointing"] = {
+            "partition_activations": False,
+            "cpu_checkpointing": layout.activation_offload,
+            "contiguous_memory_optimization": False,
+        }
+    if question.gradient_dtype is not None:
+        config["data_types"] = {"grad_accum_dtype": question.gradient_dtype}
+    return config
+
+
+def _optimizer(name: str) -> dict[str, Any]:
+    kind, parameters = OPTIMIZERS[name]
+    return {"type": kind, "params": {"lr": LEARNING_RATE, **parameters}}
+
+
+def _precision(precision: str) -> dict[str, Any]:
+    if precision == "fp16-mixed":
+        return {"fp16": {"enabled": True, **LOSS_SCALING}}
+    return {"bf16": {"enabled": precision == "bf16-mixed"}}
+
+
+def _zero_optimization(launch: TrainingLaunch) -> dict[str, Any]:
+    layout = launch.layout
+    zero = load_profile(layout.framework).zero
+    section: dict[str, Any] = {"stage": layout.zero_stage, "contiguous_gradients": True}
+    if zero is not None:
+        section |= {
+            "reduce_bucket_size": zero.reduce_bucket_elements,
+            "allgather_bucket_size": zero.reduce_bucket_elements,
+        }
+    if zero is not None and layout.zero_stage == 3:
+        section |= {
+            "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
+            "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
+        }
+    if layout.offload != "none":
+        section["offload_optimizer"] = {
+            "device": layout.offload_target,
+            "pin_memory": True,
+            **_on_drives(layout.offload_target, {"buffer_count": nvme.OPTIMIZER_BUFFERS}),
+        }
+    if layout.offload == "optimizer+parameters":
+        section["offload_param"] = {
+            "device": layout.offload_target,
+            "pin_memory": True,
+            **_on_drives(
+                layout.offload_target,
+                {
+                    "buffer_count": nvme.PARAMETER_BUFFERS,
+                    "buffer_size": nvme.PARAMETER_BUFFER_ELEMENTS,
+                    "max_in_cpu": nvme.PARAMETERS_IN_HOST,
+                },
+            ),
+        }
+    return section
+
+
+def _on_drives(target: str, buffers: Mapping[str, int]) -> dict[str, Any]:
+    """Return where the drives are and the buffers to them; none lie between the GPU and its host."""
+    return {"nvme_path": NVME_FOLDER, **buffers} if target == "nvme" else {}
+
+
+DEEPSPEED = Target(name="deepspeed", why_not=why_not, write=deepspeed_config)

@@ -1,0 +1,39 @@
+"""Megatron-LM as Accelerate launches it: its plugin knows part of the arguments, by names of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll.service.launch.training import TrainingLaunch, given_reasons
+from plimsoll.service.stacks.accelerate.launch import accelerate_target, dtype_reasons, mixed_precision
+from plimsoll.service.stacks.megatron.launch import recompute_options
+
+# utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
+MODELS = frozenset({"gpt2", "llama"})
+
+
+def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    layout, model_type = launch.layout, launch.question.model.model_type
+    return dtype_reasons(launch) + given_reasons(
+        (layout.virtual_pipeline > 1, "accelerate's launcher has no option for virtual pipeline stages."),
+        (layout.recompute != "full", "accelerate's Megatron-LM plugin always recomputes whole layers."),
+        (model_type not in MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),
+    )
+
+
+def _parts(launch: TrainingLaunch) -> dict[str, Any]:
+    layout = launch.layout
+    config: dict[str, Any] = {
+        "megatron_lm_tp_degree": layout.tensor_parallel,
+        "megatron_lm_pp_degree": layout.pipeline_parallel,
+        "megatron_lm_num_micro_batches": layout.gradient_accumulation_steps,
+        "megatron_lm_sequence_parallelism": layout.sequence_parallel,
+        "megatron_lm_use_distributed_optimizer": layout.zero_stage > 0,
+        "megatron_lm_context_parallel_size": layout.context_parallel,
+        "megatron_lm_use_rotary_position_embeddings": launch.question.model.model_type != "gpt2",
+        **{f"megatron_lm_{name.replace('-', '_')}": value for name, value in recompute_options(layout).items()},
+    }
+    return {"distributed_type": "MEGATRON_LM", **mixed_precision(launch), "megatron_lm_config": config}
+
+
+ACCELERATE = accelerate_target(_parts, _why_not)

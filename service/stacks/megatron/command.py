@@ -1,0 +1,166 @@
+"""Megatron-LM's arguments, which describe the model as well as the layout.
+
+Source: megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.launch import OPTIMIZERS
+from plimsoll.service.stacks.megatron.rules import broken_rules
+from plimsoll.service.stacks.stack import CommandReader, Job, Words
+from plimsoll.service.workloads.commands.flags import options_unseen, read_flags
+from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
+
+# The table's two flags that say whose arguments these are.
+MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
+NEEDED = ("layers", "hidden", "heads", "sequence_length", "micro_batch_size", "vocabulary")
+OPTIMIZERS_BY_NAME = {str(options["optimizer"]): optimizer for optimizer, options in OPTIMIZERS.items()}
+# Flags that say another model, or divide it otherwise, than the table's.
+DECISIVE = frozenset({
+    "--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--deepspeed",
+    "--deepspeed-config", "--zero-stage", "--cpu-optimizer", "--use-checkpoint-args", "--yaml-cfg", "--spec",
+    "--multi-latent-attention", "--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model",
+    "--encoder-num-layers", "--heterogeneous-layers-config-path", "--expert-tensor-parallel-size", "--moe-layer-freq",
+})  # fmt: skip
+# Flags that leave a rank less than is counted.
+LOWERING = frozenset({
+    "--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer", "--main-params-dtype",
+    "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
+    "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
+    "--checkpoint-activations", "--num-layers-in-first-pipeline-stage", "--num-layers-in-last-pipeline-stage",
+    "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout",
+    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--cross-entropy-loss-fusion",
+})  # fmt: skip
+# Megatron-LM's scripts of models whose layers are not those of its GPT.
+OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
+DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+Values = Mapping[str, Any]
+
+
+def _is_megatrons(words: Words) -> bool:
+    return any(MARK.match(word.replace("_", "-")) for word in words)
+
+
+def _megatron_launch(job: Job) -> Read:
+    """Return the training job of a Megatron command on the GPUs of its ranks, or of the pods where it names none."""
+    words, gpus = job.words, job.gpus
+    read = read_flags(words[1:], FLAGS)
+    values = read.values
+    if read.problems:
+        return NotRead(reason="; ".join(read.problems))
+    unseen = options_unseen(read)
+    if unseen is not None:
+        return unseen
+    others = {name.replace("_", "-") for name in read.others}
+    another = next((word for word in read.positionals if OTHER_SCRIPT.search(word)), None)
+    decisive = sorted(DECISIVE & others) or ([another] if another else [])
+    if decisive:
+        return NotRead(reason=f"{decisive[0][-80:]} decides the model or how it is divided, and is not read")
+    missing = [name for name in NEEDED if name not in values]
+    if missing:
+        flags = ", ".join(f"--{flag.names[0]}" for flag in FLAGS if flag.field in missing)
+        return NotRead(reason=f"the Megatron command does not say {flags}")
+    optimizer = str(values.get("optimizer", "adam"))
+    if optimizer not in OPTIMIZERS_BY_NAME:
+        return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
+    program = f"Megatron training of {values['layers']} layers of {values['hidden']}"
+    broken = broken_rules(values, others, None if job.ranks is None else gpus)
+    if broken:
+        return CannotRun(program=program, reason="; ".join(broken))
+    degrees = {name: int(values.get(name, 1)) for name in DEGREES}
+    model_ranks = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees["context_parallel"]
+    if min(degrees.values()) < 1 or gpus % model_ranks:
+        return NotRead(reason=f"its degrees ({model_ranks} ranks a replica) do not divide the {gpus} GPUs asked for")
+    data_parallel = gpus // model_ranks
+    batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
+    return Launch(
+        program=program,
+        kind="train",
+        request={
+            "model": {"config": _config(values)},
+            "training": {
+                "precision": _precision(values),
+                "optimizer": OPTIMIZERS_BY_NAME[optimizer],
+                "sequence_length": values["sequence_length"],
+                "micro_batch_size": values["micro_batch_size"],
+                "global_batch_size": batch,
+                "recompute": _recompute(values),
+            },
+            "layout": {
+                **degrees,
+                "data_parallel": data_parallel,
+                "virtual_pipeline": _virtual_pipeline(values, degrees["pipeline_parallel"]),
+                "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
+                "zero_stage": 1 if values.get("distributed_optimizer") else 0,
+            },
+            "framework": "megatron",
+        },
+        lowering=tuple(sorted(LOWERING & others)),
+    )
+
+
+def _config(values: Values) -> dict[str, Any]:
+    """Return the model as a `config.json`: Llama-like where the MLP is gated, GPT-like where it is not."""
+    hidden, heads = int(values["hidden"]), int(values["heads"])
+    if not values.get("is_gated"):
+        return {
+            "model_type": "gpt2",
+            "n_embd": hidden,
+            "n_layer": values["layers"],
+            "n_head": heads,
+            "n_inner": values.get("intermediate", 4 * hidden),
+            "n_positions": values.get("positions", values["sequence_length"]),
+            "vocab_size": values["vocabulary"],
+        }
+    config = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": values["layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": values.get("query_groups", heads),
+        "head_dim": values.get("head_dim", hidden // max(heads, 1)),
+        # Megatron's default for a gated MLP: two thirds of 4 x hidden, rounded down to a multiple of 64.
+        "intermediate_size": values.get("intermediate", (4 * hidden * 2 // 3) // 64 * 64),
+        "vocab_size": values["vocabulary"],
+        "max_position_embeddings": values.get("positions", values["sequence_length"]),
+        "tie_word_embeddings": not values.get("is_untied"),
+    }
+    if values.get("experts"):
+        config |= {
+            "model_type": "mixtral",
+            "num_local_experts": values["experts"],
+            "num_experts_per_tok": values.get("experts_per_token", 2),
+            "intermediate_size": values.get("expert_intermediate", config["intermediate_size"]),
+        }
+    return config
+
+
+def _precision(values: Values) -> str:
+    if values.get("fp8"):
+        return "fp8-mixed"
+    return "bf16-mixed" if values.get("bf16") else "fp16-mixed" if values.get("fp16") else "fp32"
+
+
+def _recompute(values: Values) -> str | dict[str, int]:
+    granularity = values.get("recompute") or ("selective" if values.get("recompute_selective") else "none")
+    if granularity != "full":
+        return str(granularity)
+    # "uniform" divides all layers into units of that many; "block" recomputes that many of each stage.
+    if values.get("recompute_method") == "block" and "recompute_layers" in values:
+        return {"full_layers": int(values["recompute_layers"])}
+    return "full"
+
+
+def _virtual_pipeline(values: Values, pipeline_parallel: int) -> int:
+    layers = values.get("virtual_stage_layers")
+    if not layers or pipeline_parallel == 1:
+        return 1
+    return max(int(values["layers"]) // (pipeline_parallel * int(layers)), 1)
+
+
+READER = CommandReader(reads=_is_megatrons, read=_megatron_launch)

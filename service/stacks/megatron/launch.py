@@ -1,0 +1,157 @@
+"""Megatron-LM's arguments: layout, batch, recompute and precision beside the model's dimensions.
+
+Names: Megatron-LM, `megatron/training/arguments.py`; the same, with underscores,
+are fields of megatron-core's `TransformerConfig` and `ModelParallelConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plimsoll.planners.plans import Layout
+from plimsoll.service.launch.options import Value, option_lines
+from plimsoll.service.launch.script import OWN_SCRIPT, Script
+from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.model import model_options, why_not_plain
+from plimsoll.service.workloads.commands.flags import named
+
+PRECISIONS: Mapping[str, Mapping[str, Value]] = {
+    "bf16-mixed": {"bf16": True},
+    "fp16-mixed": {"fp16": True},
+    "fp8-mixed": {"bf16": True, "fp8-format": "hybrid"},
+    "fp32": {},
+}
+OPTIMIZERS: Mapping[str, Mapping[str, Value]] = {
+    "adamw": {"optimizer": "adam"},
+    "sgd-momentum": {"optimizer": "sgd", "sgd-momentum": 0.9},
+}
+STATE_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8"})  # --exp-avg-dtype
+GRADIENT_DTYPES = frozenset({"fp32", "bf16"})  # --main-grads-dtype
+
+
+def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    """Return what of a plan Megatron-LM's arguments cannot say."""
+    question, layout = launch.question, launch.layout
+    chosen = question.gradient_dtype is not None or question.optimizer_state_dtype is not None
+    return given_reasons(
+        (question.precision not in PRECISIONS, f"Megatron-LM has no option for precision {question.precision}."),
+        (question.optimizer not in OPTIMIZERS, f"Megatron-LM has no optimizer {question.optimizer}."),
+        (
+            chosen and layout.zero_stage == 0,
+            "Megatron-LM's dtypes of gradients and optimizer states need its distributed optimizer (zero_stage 1).",
+        ),
+        (
+            question.optimizer_state_dtype not in (None, *STATE_DTYPES),
+            f"--exp-avg-dtype cannot be {question.optimizer_state_dtype}.",
+        ),
+        (
+            question.gradient_dtype not in (None, *GRADIENT_DTYPES),
+            f"--main-grads-dtype cannot be {question.gradient_dtype}.",
+        ),
+        (
+            layout.recompute_layers is not None and layout.recompute_layers % layout.virtual_pipeline != 0,
+            f"{layout.recompute_layers} recomputed layers do not divide over {layout.virtual_pipeline} virtual stages.",
+        ),
+    ) + why_not_plain(launch.model_config)
+
+
+def recompute_options(layout: Layout) -> dict[str, Value]:
+    """Return granularity, method and number of layers.
+
+    `uniform` by one layer keeps every layer's input; `block` recomputes the first
+    layers of each stage, or of each virtual one where a stage has several.
+    """
+    if layout.recompute == "selective":
+        return named(FLAGS, recompute="selective")
+    if layout.recompute == "full" and layout.recompute_layers is None:
+        return named(FLAGS, recompute="full", recompute_method="uniform", recompute_layers=1)
+    if layout.recompute == "full":
+        layers = (layout.recompute_layers or 0) // layout.virtual_pipeline
+        return named(FLAGS, recompute="full", recompute_method="block", recompute_layers=layers)
+    return {}
+
+
+def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return all arguments but those of the data; the accumulation follows from the two batch sizes."""
+    question, layout = launch.question, launch.layout
+    return {
+        **model_options(launch),
+        **layout_options(launch),
+        **batch_options(launch),
+        "train-iters": launch.steps,
+        "lr": LEARNING_RATE,
+        **PRECISIONS[question.precision],
+        **OPTIMIZERS[question.optimizer],
+        **_dtype_options(launch),
+        **recompute_options(layout),
+        "recompute-modules": question.recompute.modules or None if question.recompute is not None else None,
+        "attention-backend": "flash" if question.attention == "flash" else "unfused",
+        "cross-entropy-loss-fusion": question.kernels == "compiled",
+        "tokenizer-type": "HuggingFaceTokenizer",
+        "tokenizer-model": launch.model_path,
+    }
+
+
+def batch_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return a sequence's tokens, and the sequences of a micro-batch and of a step."""
+    return named(
+        FLAGS,
+        sequence_length=launch.question.sequence_length,
+        micro_batch_size=launch.layout.micro_batch_size,
+        global_batch_size=launch.question.global_batch_size,
+    )
+
+
+def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return the degrees, and what of the data-parallel traffic the plan counts as hidden."""
+    layout = launch.layout
+    chunks = layout.pipeline_parallel * layout.virtual_pipeline
+    has_experts_apart = layout.expert_parallel > 1
+    layers = launch.question.model.num_layers // chunks if layout.virtual_pipeline > 1 else None
+    return {
+        **named(
+            FLAGS,
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            virtual_stage_layers=layers,
+            context_parallel=layout.context_parallel,
+            expert_parallel=layout.expert_parallel if has_experts_apart else None,
+        ),
+        "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,
+        **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=layout.zero_stage > 0),
+        "overlap-grad-reduce": layout.data_parallel > 1,
+        "overlap-param-gather": layout.data_parallel > 1 and layout.zero_stage > 0,
+    }
+
+
+def _dtype_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return the dtypes of the distributed optimizer where the question fixes one."""
+    states, gradients = launch.question.optimizer_state_dtype, launch.question.gradient_dtype
+    if states is None and gradients is None:
+        return {}
+    return {
+        "use-precision-aware-optimizer": True,
+        "exp-avg-dtype": states,
+        "exp-avg-sq-dtype": states,
+        "main-grads-dtype": gradients,
+    }
+
+
+def _text(launch: TrainingLaunch) -> str:
+    return "\n".join(option_lines(megatron_options(launch)))
+
+
+def _script(launch: TrainingLaunch) -> Sequence[str]:
+    return OWN_SCRIPT if why_not(launch) else ("pretrain_gpt.py", *option_lines(megatron_options(launch)))
+
+
+def _environment(launch: TrainingLaunch) -> Sequence[str]:
+    """Return what Megatron-LM insists on, that kernels and messages keep their order (arguments.py, validate_args)."""
+    divides = launch.layout.tensor_parallel > 1 or launch.layout.context_parallel > 1
+    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if divides else ()
+
+
+MEGATRON = Target(name="megatron", why_not=why_not, write=_text, saved_as="megatron.txt", names_recomputed_modules=True)
+# It has no argument for replicas or accumulation.
+SCRIPT = Script(words=_script, environment=_environment, derives_replicas=lambda _launch: True)

@@ -1,0 +1,95 @@
+"""What Megatron-LM asserts of its arguments before it trains.
+
+Source: Megatron-LM, training/arguments.py (validate_args), core/transformer/transformer_config.py (__post_init__),
+core/num_microbatches_calculator.py and core/parallel_state.py, read at commit d98e8a64dd (August 2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from plimsoll.service.workloads.commands.rules import divisors_text
+
+# Layers are dealt out unevenly, or to other stages than --num-layers says; forks have options of their own for it.
+UNEVEN_STAGES = re.compile(
+    r"pipeline-num-layers|pipeline-stage$|pipeline-model-parallel-layout|pipeline-split|noop-layers|layer-list"
+    r"|layers-list|standalone-embedding|uneven|heterogeneous|mtp-num-layers"
+)
+VARYING_BATCH = frozenset({"--rampup-batch-size", "--decrease-batch-size-if-needed", "--step-batch-size-schedule"})
+Values = Mapping[str, Any]
+
+
+def broken_rules(values: Values, others: Collection[str], ranks: int | None) -> tuple[str, ...]:
+    """Return what a command's arguments break, each with what would do; `ranks` are all processes, None if unknown."""
+    return (
+        *_of_heads(values),
+        *_of_layers(values, others),
+        *_of_sequence(values),
+        *_of_experts(values),
+        *(() if ranks is None else _of_ranks(values, others, ranks)),
+    )
+
+
+def _degree(values: Values, name: str) -> int:
+    return int(values.get(name, 1))
+
+
+def _of_heads(values: Values) -> Iterator[str]:
+    tensor, heads = _degree(values, "tensor_parallel"), int(values["heads"])
+    groups = int(values["query_groups"]) if values.get("groups_queries") and "query_groups" in values else heads
+    if tensor and heads % tensor:
+        yield f"{heads} attention heads do not divide by {tensor}: tensor parallel {divisors_text(heads)}"
+    elif tensor and groups and groups % tensor and tensor % groups:
+        yield f"{groups} query groups neither divide by {tensor} nor divide it: tensor parallel {divisors_text(groups)}"
+
+
+def _of_layers(values: Values, others: Collection[str]) -> Iterator[str]:
+    layers, stages = int(values["layers"]), _degree(values, "pipeline_parallel")
+    if not stages or any(UNEVEN_STAGES.search(name) for name in others):
+        return
+    if layers % stages:
+        yield f"{layers} layers do not divide by {stages}: pipeline parallel {divisors_text(layers)}"
+        return
+    virtual = int(values.get("virtual_stage_layers") or 0)
+    if stages > 1 and virtual and (layers // stages) % virtual:
+        yield (
+            f"{layers // stages} layers of a stage do not divide by {virtual}: "
+            f"--num-layers-per-virtual-pipeline-stage {divisors_text(layers // stages)}"
+        )
+
+
+def _of_sequence(values: Values) -> Iterator[str]:
+    length, context = int(values["sequence_length"]), _degree(values, "context_parallel")
+    if context > 1 and length % (2 * context):
+        yield f"--seq-length {length} is no multiple of 2 x context parallel {context}"
+    positions = values.get("positions")
+    if positions is not None and length > int(positions):
+        yield f"--seq-length {length} is above --max-position-embeddings {positions}"
+
+
+def _of_experts(values: Values) -> Iterator[str]:
+    degree, experts = _degree(values, "expert_parallel"), int(values.get("experts") or 0)
+    if degree > 1 and not experts:
+        yield f"expert parallel {degree} needs --num-experts"
+    elif degree > 1 and experts % degree:
+        yield f"{experts} experts do not divide by {degree}: expert parallel {divisors_text(experts)}"
+
+
+def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[str]:
+    tensor, stages, context = (
+        _degree(values, name) for name in ("tensor_parallel", "pipeline_parallel", "context_parallel")
+    )
+    of_replica = tensor * stages * context
+    if not of_replica or ranks % of_replica:
+        named = f"tensor {tensor} x pipeline {stages} x context {context} = {of_replica}"
+        yield f"its degrees ({named} ranks a replica) do not divide its {ranks} processes"
+        return
+    replicas, micro, batch = ranks // of_replica, int(values["micro_batch_size"]), values.get("global_batch_size")
+    if batch is not None and micro and int(batch) % (micro * replicas) and not VARYING_BATCH & set(others):
+        step = micro * replicas
+        yield (
+            f"--global-batch-size {batch} is no multiple of {step} (micro-batch {micro} x {replicas} replicas): "
+            f"{' or '.join(str(near) for near in (int(batch) // step * step, -(-int(batch) // step) * step) if near)}"
+        )

@@ -1,0 +1,1 @@
+"""The textbook's stack, which no program is."""

@@ -1,0 +1,1 @@
+"""What a cluster is about to launch, read from the object itself."""

@@ -1,0 +1,1 @@
+"""Launch commands: the words that a container starts, and the flags in them."""

@@ -1,0 +1,13 @@
+"""Rules of planners that commands may lift or break, by their names in errors, and words of what is refused."""
+
+from __future__ import annotations
+
+LONG_POSITIONS = "length-within-positions"
+CARD_FORMAT = "card-computes-format"
+SCALE_BLOCKS = "scale-blocks-divide"
+
+
+def divisors_text(number: int) -> str:
+    """Return the divisors of a number, as a person lists them: "1, 2, 4, 7, 14 or 28"."""
+    divisors = [str(degree) for degree in range(1, number + 1) if number % degree == 0]
+    return " or ".join(filter(None, (", ".join(divisors[:-1]), divisors[-1])))

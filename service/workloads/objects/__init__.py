@@ -1,0 +1,1 @@
+"""Kubernetes objects, as groups of pods that work together on GPUs."""

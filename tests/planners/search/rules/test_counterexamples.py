@@ -1,0 +1,284 @@
+"""A layout for each breach of each rule that commits it, worked out by hand, so that no predicate can fall silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.search.rules.every import RULES, RULES_OF_FIXED, rule_by_name
+from plimsoll.planners.search.rules.rule import FixedBreach
+from plimsoll.planners.search.rules.stack import COMBINATIONS, LAYOUT_ABILITIES
+from plimsoll.planners.stacks.profile import load_profile
+from tests.planners.factories import llama, question, small_mixtral
+from tests.planners.training_cases import job, one_layout
+
+# Four experts in each layer.
+EXPERTS = small_mixtral()
+SIX_EXPERTS = small_mixtral(num_local_experts=6)
+RECURRENT = describe_config(
+    {
+        "model_type": "bamba", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "attn_layer_indices": [1], "mamba_n_heads": 4,
+        "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2,
+    },
+    name="bamba",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counterexample:
+    """A layout of a stack's job that commits breach number `breach` of a rule, and what its sentence must say."""
+
+    rule: str
+    breach: int = 0
+    framework: str = "reference"
+    asked: dict[str, Any] = field(default_factory=dict)
+    layout: dict[str, Any]
+    numbers: tuple[str, ...]
+
+    @property
+    def job(self) -> Job:
+        """Return the job: Llama 3 8B, 32 layers, 32 and 8 heads, 8,192 tokens, 64 sequences, unless told otherwise."""
+        return job(self.framework, **self.asked)
+
+
+CASES = (
+    Counterexample(
+        rule="framework",
+        framework="deepspeed",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 2, "expert_parallel": 2, "zero_stage": 3},
+        numbers=("deepspeed", "ZeRO 3", "expert 2"),
+    ),
+    Counterexample(rule="heads_divide", layout={"tensor_parallel": 3}, numbers=("3", "32", "8", "1, 2, 4 or 8")),
+    Counterexample(
+        # 14,338 = 2 x 7,169.
+        rule="matrices_divide",
+        asked={"model": llama(intermediate_size=14338)},
+        layout={"tensor_parallel": 4},
+        numbers=("tensor_parallel 4", "(14338, 4096)"),
+    ),
+    Counterexample(
+        rule="stages_have_layers",
+        layout={"pipeline_parallel": 8, "virtual_pipeline": 5},
+        numbers=("8", "5", "= 40 chunks", "32 layers"),
+    ),
+    Counterexample(
+        # The head is worth some layers, so that 32 of them do not go round 64 stages.
+        rule="stages_have_blocks",
+        framework="nanotron",
+        layout={"pipeline_parallel": 64},
+        numbers=("pipeline_parallel 64", "nanotron"),
+    ),
+    Counterexample(
+        # 32 layers in 5 stages; 4 and 8 divide them.
+        rule="stages_are_even",
+        framework="megatron",
+        layout={"pipeline_parallel": 5},
+        numbers=("pipeline_parallel 5", "32 layers", "4 or 8"),
+    ),
+    Counterexample(
+        rule="stages_are_even",
+        breach=1,
+        layout={"pipeline_parallel": 4, "virtual_pipeline": 3},
+        numbers=("4", "3", "= 12 chunks", "32 layers"),
+    ),
+    Counterexample(
+        rule="batch_divides",
+        layout={"data_parallel": 8, "micro_batch_size": 3},
+        numbers=("64", "data_parallel 8", "micro_batch_size 3", "= 24"),
+    ),
+    Counterexample(
+        rule="recomputed_layers_divide",
+        framework="megatron",
+        layout={"pipeline_parallel": 4, "virtual_pipeline": 2, "recompute": FULL, "full_layers": 3},
+        numbers=("virtual_pipeline 2", "3 recomputed layers"),
+    ),
+    Counterexample(
+        rule="interleaving_needs_pipeline", layout={"virtual_pipeline": 2}, numbers=("virtual_pipeline 2", "above 1")
+    ),
+    Counterexample(
+        rule="interleaving_needs_pipeline",
+        breach=1,
+        asked={"layout": {"pipeline_schedule": "gpipe"}},
+        layout={"pipeline_parallel": 4, "virtual_pipeline": 2},
+        numbers=("virtual_pipeline 2", "1f1b", "gpipe"),
+    ),
+    Counterexample(
+        # 64 sequences on 32 replicas are 2 micro-batches, half a round of 4 stages.
+        rule="interleaving_needs_pipeline",
+        breach=2,
+        layout={"pipeline_parallel": 4, "virtual_pipeline": 2, "data_parallel": 32},
+        numbers=("4 stages", "not 2"),
+    ),
+    Counterexample(
+        rule="sequence_divides", layout={"context_parallel": 3}, numbers=("2 x context_parallel 3", "8192 tokens")
+    ),
+    Counterexample(
+        rule="sequence_divides",
+        breach=1,
+        layout={"context_parallel": 2, "tensor_parallel": 3, "sequence_parallel": True},
+        numbers=("2 x tensor_parallel 3 = 6", "8192 tokens"),
+    ),
+    Counterexample(
+        rule="context_needs_flash",
+        asked={"attention": "eager"},
+        layout={"context_parallel": 2},
+        numbers=("context_parallel 2", "eager"),
+    ),
+    Counterexample(
+        rule="context_needs_attention",
+        framework="megatron",
+        asked={"model": RECURRENT},
+        layout={"context_parallel": 2},
+        numbers=("context_parallel 2", "bamba"),
+    ),
+    Counterexample(
+        rule="sequence_parallel_needs_tensor", layout={"sequence_parallel": True}, numbers=("tensor_parallel above 1",)
+    ),
+    Counterexample(
+        rule="shard_group_divides",
+        layout={"data_parallel": 8, "shard_group": 3},
+        numbers=("shard_group 3", "data_parallel 8"),
+    ),
+    Counterexample(
+        rule="shard_group_has_ranks",
+        layout={"data_parallel": 4, "shard_group": 1, "zero_stage": 2},
+        numbers=("shard_group 1", "zero_stage 2", "data_parallel 4"),
+    ),
+    Counterexample(
+        rule="experts_divide",
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 3, "expert_parallel": 3},
+        numbers=("expert_parallel 3", "4 experts"),
+    ),
+    Counterexample(
+        rule="experts_divide",
+        breach=1,
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 3, "expert_parallel": 2},
+        numbers=("expert_parallel 2", "data_parallel x context_parallel x tensor_parallel = 3"),
+    ),
+    Counterexample(
+        rule="experts_need_sequence_parallel",
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 2, "tensor_parallel": 2, "expert_parallel": 2},
+        numbers=("expert_parallel 2", "tensor_parallel 2"),
+    ),
+    Counterexample(
+        rule="experts_lie_in_shard_groups",
+        framework="fsdp2",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 6, "shard_group": 3, "zero_stage": 3, "expert_parallel": 2},
+        numbers=("expert_parallel 2", "3 ranks", "fsdp2"),
+    ),
+    Counterexample(
+        # Three ranks cannot share out pairs of experts' ranks.
+        rule="expert_shards_exist",
+        framework="fsdp2",
+        asked={"model": SIX_EXPERTS},
+        layout={"data_parallel": 6, "shard_group": 3, "zero_stage": 3, "expert_parallel": 2},
+        numbers=("shard_group 3", "expert_parallel 2"),
+    ),
+    Counterexample(
+        rule="offload_needs_sharding",
+        framework="deepspeed",
+        layout={"offload": 2, "zero_stage": 2},
+        numbers=("optimizer+parameters", "zero_stage 3", "not 2"),
+    ),
+    Counterexample(
+        rule="compression_needs_whole_gradients",
+        framework="deepspeed",
+        asked={"gradient_compression": "1-bit"},
+        layout={"zero_stage": 1},
+        numbers=("1-bit", "zero_stage 0", "not 1"),
+    ),
+    Counterexample(
+        rule="nvme_needs_stage_three",
+        framework="deepspeed",
+        asked={"layout": {"offload_target": "nvme"}},
+        layout={"offload": 1, "zero_stage": 2},
+        numbers=("nvme", "zero_stage 3", "not 2"),
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}-{case.breach}")
+def test_a_breach_is_seen_and_told_with_its_numbers(case: Counterexample):
+    rule, layouts = rule_by_name(case.rule), one_layout(**case.layout)
+    committed = [breach.where(layouts, case.job).any() for breach in rule.breaches]
+    assert committed.index(True) == case.breach
+    assert rule.broken(layouts, case.job).all()
+    detail = rule.detail(layouts, case.job)
+    assert [number for number in case.numbers if number not in detail] == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_no_breach_is_without_a_counterexample(rule):
+    assert {case.breach for case in CASES if case.rule == rule.name} == set(range(len(rule.breaches)))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_layout_without_parallelism_breaks_no_rule(rule):
+    assert rule.obeyed(one_layout(), job()).all()
+
+
+def test_rules_of_fixed_degrees_are_those_that_have_a_breach_of_them():
+    able = {rule.name for rule in RULES if any(isinstance(breach, FixedBreach) for breach in rule.breaches)}
+    assert able == {rule.name for rule in RULES_OF_FIXED}
+
+
+# By field: a stack that lacks the ability, what a client fixes, and a layout that asks for as much; without a layout
+# the field is the same for all of a job's.
+LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+    "tensor_parallel": ("ddp", {"layout": {"tensor_parallel": 2}}, {"tensor_parallel": 2}),
+    "pipeline_parallel": ("ddp", {"layout": {"pipeline_parallel": 2}}, {"pipeline_parallel": 2}),
+    "virtual_pipeline": ("ddp", {"layout": {"virtual_pipeline": 2}}, {"virtual_pipeline": 2}),
+    "context_parallel": ("ddp", {"layout": {"context_parallel": 2}}, {"context_parallel": 2}),
+    "expert_parallel": ("ddp", {"layout": {"expert_parallel": 2}}, {"expert_parallel": 2}),
+    "zero_stage": ("megatron", {"layout": {"zero_stage": 3}}, {"zero_stage": 3}),
+    "shard_group": ("ddp", {"layout": {"shard_group": 2}}, {"data_parallel": 4, "shard_group": 2}),
+    "offload": ("fsdp2", {"layout": {"offload": "optimizer"}}, {"offload": 1, "zero_stage": 3}),
+    "offload_target": ("megatron", {"layout": {"offload_target": "nvme"}}, None),
+    "pipeline_schedule": ("megatron", {"layout": {"pipeline_schedule": "gpipe"}}, None),
+    "sequence_parallel": (
+        "accelerate",
+        {"layout": {"sequence_parallel": True}},
+        {"tensor_parallel": 2, "sequence_parallel": True},
+    ),
+    "activation_offload": ("megatron", {"activation_offload": True}, {"activation_offload": True}),
+    "fused_cross_entropy": ("megatron", {"fused_cross_entropy": True}, {"fused_cross_entropy": True}),
+    "recompute": ("accelerate", {"recompute": Recompute(mode="selective")}, {"recompute": SELECTIVE}),
+}
+
+
+@pytest.mark.parametrize("each", LAYOUT_ABILITIES, ids=lambda each: each.ability.field)
+def test_what_a_stack_lacks_is_missed_of_fixed_fields_and_of_layouts(each):
+    framework, fixed, layout = LACKING[each.ability.field]
+    problem = each.ability.problem(question(**fixed), load_profile(framework))
+    assert problem is not None
+    assert framework in problem
+    assert layout is None or each.lacks(one_layout(**layout), job(framework)).all()
+
+
+@pytest.mark.parametrize("each", LAYOUT_ABILITIES, ids=lambda each: each.ability.field)
+def test_a_question_that_fixes_nothing_asks_for_no_ability(each):
+    assert each.ability.problem(question(), load_profile("ddp")) is None
+    assert not each.lacks(one_layout(), job("ddp")).any()
+
+
+def test_degrees_that_no_stack_has_together_are_missed():
+    (experts_by_stage,) = COMBINATIONS
+    with_experts = {"data_parallel": 2, "expert_parallel": 2}
+    asked = job("deepspeed", model=EXPERTS)
+    assert experts_by_stage(one_layout(zero_stage=3, **with_experts), asked).all()
+    assert not experts_by_stage(one_layout(zero_stage=1, **with_experts), asked).any()

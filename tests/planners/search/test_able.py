@@ -1,0 +1,93 @@
+"""Which stacks can run a job, and what none of them has together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.search.able import jobs_of, listed
+from plimsoll.planners.training.planning import plan_training
+from tests.planners.factories import question
+
+
+def refusal(**asked: Any) -> InvalidQuestion:
+    with pytest.raises(InvalidQuestion) as raised:
+        jobs_of(question(**asked))
+    return raised.value
+
+
+def test_what_no_stack_combines_is_named_with_who_has_each():
+    # Profiles: products in fp8 on fsdp2, megatron, composer and torchtune; Muon on ddp and deepspeed.
+    error = refusal(optimizer="muon", precision="fp8-mixed")
+    assert error.detail.startswith("No stack combines precision fp8-mixed (")
+    assert error.detail.endswith("with optimizer muon (ddp and deepspeed).")
+    assert "accelerate" not in error.detail
+
+
+def test_a_stack_that_shards_nothing_has_no_shard_groups():
+    # PyTorch's DistributedDataParallel keeps the whole state on every rank.
+    error = refusal(framework="ddp", layout={"shard_group": 2})
+    assert error.detail.startswith("ddp shards nothing; omit shard_group.")
+    assert error.pointer == "/layout/shard_group"
+    # A small job on any stack is planned on one of the others.
+    assert "ddp" not in {job.profile.name for job in jobs_of(question(method="lora", layout={"shard_group": 2}))}
+
+
+def test_a_fixed_choice_of_layout_is_combined_like_any_other():
+    # Adapters beside pipeline stages: pipelines are Megatron's, torchtitan's and nanotron's, which train whole models.
+    error = refusal(method="qlora", layout={"pipeline_parallel": 2})
+    assert error.detail == (
+        "No stack combines pipeline_parallel 2 (fsdp2, megatron, nanotron and megatron-deepspeed) with method qlora "
+        "(accelerate, litgpt and torchtune). Framework reference, the textbook's sums, plans it."
+    )
+    assert error.pointer == "/layout/pipeline_parallel"
+
+
+@pytest.mark.parametrize(
+    ("recompute", "words"),
+    [
+        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-deepspeed)"),
+        (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2)"),
+        (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
+    ],
+)
+def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str):
+    assert words in refusal(method="qlora", recompute=recompute).detail
+
+
+def test_a_named_stack_that_cannot_is_answered_with_those_that_can():
+    error = refusal(framework="megatron", method="lora")
+    assert error.pointer == "/training/method"
+    assert "The job can run on accelerate, litgpt, composer, ddp, deepspeed and torchtune." in error.detail
+
+
+def test_a_stack_without_code_for_the_model_is_answered_with_those_that_have_it():
+    name = "google-bert/bert-large-uncased"
+    bert = describe_config(catalogue().model(name).config, name=name)
+    error = refusal(framework="torchtune", model=bert, sequence_length=512)
+    assert error.pointer == "/framework"
+    assert error.detail == (
+        f"torchtune has no code for bidirectional encoders, which {name} needs. The job can run on accelerate, fsdp2, "
+        "megatron, atorch, composer, ddp, deepspeed and megatron-deepspeed."
+    )
+    assert "torchtune" not in [job.profile.name for job in jobs_of(question(model=bert, sequence_length=512))]
+
+
+def test_where_no_measured_stack_can_run_a_job_the_summary_says_what_they_lack():
+    answer = plan_training(question(optimizer="muon"))
+    assert answer.summary.endswith("No measured stack has optimizer muon.")
+    assert "room" not in answer.assumptions[0]
+
+
+def test_where_measured_stacks_can_run_a_job_and_have_no_room_that_is_said():
+    answer = plan_training(question(gpus=1, sequence_length=2**20, global_batch_size=1))
+    assert "No measured stack that can run this job has a layout with room on the GPUs." in answer.assumptions[0]
+
+
+def test_names_are_listed_as_sentences_list_them():
+    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]

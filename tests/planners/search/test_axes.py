@@ -1,0 +1,113 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.layouts.candidates import COLUMNS
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.search.axes import candidate_grid
+from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
+from tests.planners.factories import question
+from tests.planners.training_cases import job
+
+
+def layouts(framework: str = "fsdp2", **changes):
+    asked = question(framework=framework, **changes)
+    return candidate_grid(asked, job(framework, **changes), np.array([8])).every()
+
+
+def test_degrees_always_multiply_to_the_gpus():
+    assert set(layouts().gpus.tolist()) == {8}
+
+
+def test_fixed_values_are_kept():
+    found = layouts(
+        micro_batch_size=2, recompute=Recompute(mode="full"), layout={"tensor_parallel": 2, "zero_stage": 3}
+    )
+    assert set(found.micro_batch_size.tolist()) == {2}
+    assert set(found.recompute.tolist()) == {2}
+    assert set(found.tensor_parallel.tolist()) == {2}
+    assert set(found.zero_stage.tolist()) == {3}
+
+
+def test_no_layout_stands_twice():
+    found = layouts("reference")
+    columns = np.stack([getattr(found, name) for name in COLUMNS])
+    assert np.unique(columns, axis=1).shape[1] == len(found)
+
+
+def test_offload_nobody_asked_for_is_not_usual():
+    assert set(layouts("deepspeed").offload.tolist()) == {0}
+    assert set(layouts("deepspeed", layout={"offload": "optimizer"}).offload.tolist()) == {1}
+
+
+def test_selective_recompute_is_left_out_where_it_gains_nothing():
+    assert 1 not in layouts("megatron").recompute.tolist()
+    assert 1 in layouts("megatron", attention="eager").recompute.tolist()
+
+
+def test_a_fixed_number_of_gpus_is_one_batch():
+    assert [batch.tolist() for batch in gpu_counts(question(gpus=8))] == [[8]]
+
+
+def test_a_range_of_few_gpus_has_every_count():
+    assert [batch.tolist() for batch in gpu_counts(question(gpus=(6, 32)))] == [list(range(6, 33))]
+
+
+def test_a_range_beside_fixed_degrees_has_the_multiples_of_their_product_and_its_ends():
+    (batch,) = gpu_counts(question(gpus=(4, 30), layout={"tensor_parallel": 4, "pipeline_parallel": 3}))
+    assert batch.tolist() == [4, 12, 24, 30]
+
+
+def test_where_no_multiple_lies_in_an_open_range_its_ends_are_looked_at():
+    # Three stages of eight tensor-parallel ranks need 24 or 48 GPUs.
+    count = GpuCount(minimum=25, maximum=40, is_free=True)
+    asked = question(layout={"tensor_parallel": 8, "pipeline_parallel": 3})
+    asked = replace(asked, hardware=replace(asked.hardware, gpus=count))
+    assert np.concatenate(gpu_counts(asked)).tolist() == [25, 40]
+
+
+def test_a_long_range_is_thinned_to_powers_of_two_and_its_ends():
+    (batch,) = gpu_counts(question(gpus=(8, 1000)))
+    assert batch.tolist() == [*range(8, 65), 128, 256, 512, 1000]
+
+
+def test_a_range_of_64_nodes_has_every_one_of_them():
+    (batch,) = gpu_counts(question(gpus=(16, 512)))
+    assert batch.tolist() == [*range(16, 65), *range(72, 513, 8)]
+
+
+def test_usual_layouts_are_looked_at_on_sixteen_counts_of_a_range():
+    some = usual_counts(np.arange(1, 65) * 8).tolist()
+    assert (len(some), some[0], some[-1]) == (16, 8, 512)
+    assert usual_counts(np.array([8, 24])).tolist() == [8, 24]
+
+
+def test_the_fewest_gpus_are_looked_for_in_growing_batches():
+    batches = gpu_counts(question(gpus=None))
+    assert batches[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [batch.tolist() for batch in batches[1:4]] == [[16], [24, 32], [40, 48, 56, 64]]
+    # From 16 nodes on eight counts an octave: 18, 20, 22 ... nodes.
+    assert batches[5].tolist() == [144, 160, 176, 192, 208, 224, 240, 256]
+
+
+def test_usual_shard_groups_are_all_replicas_and_those_of_a_node():
+    asked = question(framework="fsdp2", gpus=64, layout={"tensor_parallel": 1, "pipeline_parallel": 1})
+    listed = candidate_grid(asked, job("fsdp2"), np.array([64])).every()
+    without_context = listed.take(listed.context_parallel == 1)
+    assert set(without_context.shard_group.tolist()) == {8, 64}
+
+
+def test_micro_batches_divide_the_global_batch():
+    assert set(layouts(global_batch_size=48).micro_batch_size.tolist()) == {1, 2, 3, 4, 6, 8, 12, 16, 24, 48}
+    assert set(layouts(global_batch_size=7).micro_batch_size.tolist()) == {1}
+
+
+@pytest.mark.parametrize(("every", "recomputed"), [(1, {32, 16}), (3, {10, 5}), (20, {1, 0})])
+def test_every_so_manieth_layer_is_counted_in_each_stage(every: int, recomputed: set[int]):
+    # 32 layers in one stage or 16 in each of two.
+    changes = {"gpus": 2, "recompute": Recompute(mode="full", every=every)}
+    asked = question(framework="reference", **changes)
+    listed = candidate_grid(asked, job("reference", **changes), np.array([2])).every()
+    assert set(listed.full_layers.tolist()) == recomputed

@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.search.axes import grid_over
+from plimsoll.planners.search.bases import with_shard_groups
+from plimsoll.planners.search.beyond import beyond_usual
+from plimsoll.planners.search.rules.every import obey
+from plimsoll.planners.search.search import search
+from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_seconds
+from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
+
+
+def found(framework: str = "fsdp2", **changes):
+    asked = question(framework=framework, **changes)
+    jobs = [training_job(asked, profile) for profile in profiles_to_search(framework)]
+    return search(asked, jobs)
+
+
+def chosen_layouts(result):
+    number, index = result.chosen
+    return result.pools[number].layouts.take([index])
+
+
+def one_by_one(framework: str, asked):
+    """Return verdicts and seconds of every layout that obeys all rules, each worked out in a plain list."""
+    through = training_job(asked, load_profile(framework))
+    everything = beyond_usual(asked, through, np.array([asked.hardware.gpus.minimum]), with_offload=True)
+    bases = with_shard_groups(everything.bases, asked, through)
+    listed = grid_over(asked, through, bases, everything.choices).every()
+    allowed = listed.take(obey(listed, through).allowed)
+    needs = needs_of(allowed, through)
+    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), needs.peaks).total
+    return verdicts(needs, through, asked.hardware), seconds
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpus", "batch"),
+    [
+        ("fsdp2", 8, 64),
+        ("fsdp2", 48, 480),
+        ("megatron", 8, 56),
+        ("megatron", 48, 480),
+        ("nanotron", 64, 256),
+        ("accelerate", 24, 360),
+        ("reference", 16, 48),
+        ("deepspeed", 2, 30),
+    ],
+)
+def test_what_is_passed_over_is_never_faster(framework: str, gpus: int, batch: int):
+    asked = question(framework=framework, gpus=gpus, global_batch_size=batch)
+    judged, seconds = one_by_one(framework, asked)
+    result = found(framework, gpus=gpus, global_batch_size=batch)
+    (pool,), (_, index) = result.pools, result.chosen
+    best = judged.max()
+    assert pool.verdicts.max() == best
+    assert pool.verdicts[index] == best
+    assert pool.seconds[pool.verdicts == best].min() == pytest.approx(seconds[judged == best].min(), rel=1e-12)
+    # The simpler of near equals may take a hundredth longer.
+    assert pool.seconds[index] <= seconds[judged == best].min() * 1.01
+
+
+def test_of_many_layouts_few_are_given_memory():
+    # Without a bound the layouts of 48 GPUs are some twenty thousand.
+    judged, _ = one_by_one("megatron", question(framework="megatron", gpus=48, global_batch_size=480))
+    assert found("megatron", gpus=48, global_batch_size=480).considered < judged.size
+
+
+def test_the_same_question_has_the_same_answer():
+    assert found("any").chosen == found("any").chosen
+
+
+def test_fewest_gpus_stops_at_the_first_count_that_fits():
+    # 16 bytes for each of 8.03e9 parameters are 119.7 GiB: one card cannot, four hold a quarter each.
+    gpus = int(chosen_layouts(found("fsdp2", gpus=None)).gpus[0])
+    assert gpus in (2, 3, 4)
+    assert not found("fsdp2", gpus=gpus - 1, layout={"offload": "none"}).fits
+    assert found("fsdp2", gpus=gpus, layout={"offload": "none"}).fits
+
+
+def test_nothing_fits_gives_the_closest():
+    result = found("fsdp2", gpus=1, layout={"offload": "none"})
+    assert not result.fits
+    number, index = result.chosen
+    assert result.pools[number].peaks[index] <= 1.05 * min(pool.peaks.min() for pool in result.pools)
+    assert result.alternatives == ()
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "fsdp2", "reference"])
+def test_offload_is_found_where_nothing_else_fits(framework: str):
+    result = found(framework, gpus=1)
+    assert result.fits
+    assert chosen_layouts(result).offload[0] > 0
+
+
+def test_context_parallelism_is_found_for_short_sequences_too():
+    # 8 sequences a step leave 16 GPUs no more than 8 replicas; the other factor of two may be a context rank.
+    asked = {"gpus": 16, "global_batch_size": 8, "sequence_length": 4096, "layout": {"tensor_parallel": 1}}
+    result = found("fsdp2", **asked)
+    assert result.fits
+    assert 2 in {int(degree) for pool in result.pools for degree in pool.layouts.context_parallel}
+
+
+def test_layers_are_recomputed_one_by_one_where_eighths_are_too_coarse():
+    asked = {"gpus": 4, "sequence_length": 32_768, "micro_batch_size": 1, "layout": {"tensor_parallel": 4}}
+    numbers = (found("megatron", **asked, recompute=Recompute(mode="full", full_layers=n)) for n in range(1, 33))
+    with_room = [each for each in numbers if each.pools[0].verdicts[each.chosen[1]] == FITS]
+    fastest = min(each.pools[0].seconds[each.chosen[1]] for each in with_room)
+    result = found("megatron", **asked)
+    assert result.pools[0].seconds.min() <= result.pools[0].seconds[result.chosen[1]] <= fastest * 1.01
+
+
+def test_a_range_is_never_slower_than_a_number_inside_it():
+    # 20 nodes take 160 sequences at once, a divisor of 480; no power of two does as well.
+    few = found("megatron", gpus=160, global_batch_size=480)
+    some = found("megatron", gpus=(8, 200), global_batch_size=480)
+    assert some.pools[some.chosen[0]].seconds[some.chosen[1]] <= few.pools[0].seconds[few.chosen[1]] * 1.01
+
+
+def test_offload_that_was_refused_is_not_found():
+    assert not found("deepspeed", gpus=2, layout={"offload": "none"}).fits
+
+
+def test_rules_that_leave_nothing_name_the_commonest():
+    # One sequence a step cannot be shared by eight replicas, and this stack has only replicas.
+    with pytest.raises(ImpossibleLayout) as caught:
+        found("ddp", global_batch_size=1)
+    assert caught.value.rule == "batch_divides"
+    assert caught.value.pointer == "/layout/data_parallel"
+
+
+def test_degrees_that_cannot_multiply_are_named():
+    with pytest.raises(ImpossibleLayout, match="no layout uses 8 GPUs"):
+        found("ddp", layout={"data_parallel": 4})
+
+
+def test_a_range_uses_more_gpus_for_more_speed():
+    result = found("fsdp2", model=small_llama(hidden_size=1024, intermediate_size=4096), gpus=(1, 8))
+    assert chosen_layouts(result).gpus[0] == 8
+
+
+def test_a_thousand_gpus_are_searched_over_every_axis():
+    result = found("any", model=llama(LLAMA_3_70B), gpus=1024, global_batch_size=2048)
+    assert result.fits
+    assert result.considered > 5_000
+
+
+def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
+    asked = question(framework="any")
+    jobs = [training_job(asked, profile) for profile in profiles_to_search("any")]
+    answers = iter([False, False, True])
+    with pytest.raises(PlanningStopped):
+        search(asked, jobs, lambda: next(answers))
+    assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtune"])
+def test_sequence_parallelism_that_is_asked_for_is_in_the_answer(framework: str):
+    result = found(framework, layout={"sequence_parallel": True})
+    assert all(pool.layouts.sequence_parallel.all() for pool in result.pools)
+    assert all((pool.layouts.tensor_parallel > 1).all() for pool in result.pools)
+
+
+def test_sequence_parallelism_on_one_gpu_names_the_tensor_parallelism_it_needs():
+    with pytest.raises(ImpossibleLayout) as refusal:
+        found("megatron", gpus=1, layout={"sequence_parallel": True})
+    assert refusal.value.rule == "sequence_parallel_needs_tensor"

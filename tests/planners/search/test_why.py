@@ -1,0 +1,143 @@
+import pytest
+
+from plimsoll.planners.plans import Comparison
+from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
+from plimsoll.planners.training.planning import plan_training
+from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
+
+
+def compared(*, degrees=None, named=None, **asked) -> Comparison:
+    """Return how one named layout compares with the plan."""
+    one = NamedLayout(layout=LayoutRequest(**(degrees or {})), **(named or {}))
+    return plan_training(question(**asked, compare=(one,))).comparisons[0]
+
+
+def rules(comparison: Comparison) -> list[str]:
+    return [reason.rule for reason in comparison.reasons]
+
+
+def test_heads_that_do_not_divide_are_told_with_all_other_broken_rules():
+    comparison = compared(degrees={"tensor_parallel": 3})
+    assert (comparison.outcome, comparison.layout) == ("excluded", None)
+    assert rules(comparison) == ["degrees_multiply_to_gpus", "heads_divide", "matrices_divide"]
+    assert "32 attention heads nor the 8 key-value heads" in comparison.reasons[1].detail
+    assert {reason.pointer for reason in comparison.reasons} == {"/compare/0/tensor_parallel"}
+
+
+def test_what_a_framework_lacks_is_told_field_by_field():
+    comparison = compared(degrees={"tensor_parallel": 2, "pipeline_parallel": 2}, named={"framework": "ddp"})
+    lacking = [reason.pointer for reason in comparison.reasons if reason.rule == "framework"]
+    assert lacking == ["/compare/0/tensor_parallel", "/compare/0/pipeline_parallel"]
+
+
+def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
+    # 5 stages divide 10 GPUs and leave 2 replicas of 64 sequences, but 5 x 2 chunks do not divide 32 layers.
+    comparison = compared(gpus=10, degrees={"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2})
+    assert "stages_are_even" in rules(comparison)
+    detail = next(reason.detail for reason in comparison.reasons if reason.rule == "stages_are_even")
+    assert "10 chunks do not divide the 32 layers" in detail
+
+
+def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
+    # 126 layers, as Llama 3.1 405B has them: 14 x 9 and 18 x 7, but not 16 x 8.
+    model = llama(num_hidden_layers=126)
+    comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
+    assert comparison.reasons[0].detail == (
+        "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
+        "would do."
+    )
+
+
+def test_a_value_that_contradicts_another_is_told_at_its_field():
+    comparison = compared(degrees={"offload": "none", "offload_target": "nvme"})
+    assert [(reason.rule, reason.pointer) for reason in comparison.reasons] == [
+        ("invalid-question", "/compare/0/offload_target")
+    ]
+
+
+def test_a_layout_that_offloads_activations_is_named_so():
+    comparison = compared(framework="accelerate", named={"activation_offload": True, "framework": "accelerate"})
+    assert comparison.layout is not None
+    assert comparison.layout.activation_offload
+
+
+def test_a_framework_that_cannot_offload_activations_is_told_at_the_field():
+    comparison = compared(named={"activation_offload": True, "framework": "megatron"})
+    assert comparison.outcome == "excluded"
+    assert [reason.pointer for reason in comparison.reasons] == ["/compare/0/activation_offload"]
+
+
+def test_missing_memory_is_told_in_gibibytes_with_stage_and_phase():
+    degrees = {"data_parallel": 8, "tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 0}
+    comparison = compared(degrees=degrees, named={"framework": "megatron"})
+    assert comparison.outcome == "does_not_fit"
+    assert comparison.peak_bytes is not None
+    assert comparison.margin_bytes is not None
+    short = -comparison.margin_bytes / 2**30
+    assert comparison.reasons[0].detail.startswith(f"Out of memory by {short:.1f} GiB on stage 0 in ")
+
+
+def test_every_stage_that_exceeds_its_card_is_told():
+    degrees = {"data_parallel": 1, "tensor_parallel": 2, "pipeline_parallel": 4}
+    comparison = compared(model=llama(LLAMA_3_70B), degrees=degrees, named={"framework": "megatron"})
+    assert comparison.outcome == "does_not_fit"
+    assert rules(comparison).count("memory") == 4
+
+
+def test_a_partial_layout_is_completed_and_its_lost_seconds_are_told_by_part():
+    comparison = compared(gpus=16, degrees={"tensor_parallel": 8, "context_parallel": 2})
+    assert comparison.outcome == "slower"
+    assert comparison.layout is not None
+    assert comparison.layout.gpus == 16
+    parts = {reason.rule: reason for reason in comparison.reasons}
+    # 8 x 2 ranks are more than the 8 GPUs of a node.
+    assert "span several nodes of 8 GPUs" in parts["context_parallel"].detail
+    assert parts["context_parallel"].pointer == "/compare/0/context_parallel"
+    assert "among 8 ranks of a node" in parts["tensor_parallel"].detail
+
+
+def test_the_plan_itself_is_called_chosen():
+    comparison = compared()
+    assert (comparison.outcome, comparison.reasons) == ("chosen", ())
+
+
+def test_a_faster_layout_that_the_request_fixes_away_says_so():
+    comparison = compared(layout={"tensor_parallel": 8}, degrees={"tensor_parallel": 2})
+    assert comparison.outcome == "outside_request"
+    assert comparison.reasons[0].detail == "The request fixes tensor_parallel 8, and this layout has 2."
+
+
+def test_more_gpus_lose_where_the_fewest_are_wanted():
+    comparison = compared(gpus=(8, 16), objective="fewest_gpus", degrees={"data_parallel": 16})
+    assert (comparison.outcome, comparison.reasons[0].rule) == ("more_gpus", "fewest_gpus")
+
+
+def test_a_late_layout_loses_to_one_in_time():
+    # One step: the plan's own time is the deadline, and full recompute takes longer.
+    base = {"tokens": 64 * 8192, "objective": "deadline"}
+    in_time = plan_training(question(**base, deadline_seconds=1e9)).plan.step.seconds * 1.05
+    comparison = compared(
+        **base, deadline_seconds=in_time, degrees={"tensor_parallel": 8}, named={"recompute": Recompute(mode="full")}
+    )
+    assert (comparison.outcome, comparison.reasons[0].rule) == ("late", "deadline")
+
+
+def test_cost_compares_gpu_time():
+    comparison = compared(gpus=(8, 16), objective="cost", degrees={"tensor_parallel": 8})
+    assert comparison.outcome == "costlier"
+
+
+def test_a_tight_layout_loses_to_one_with_room():
+    # A card that micro-batches of four fill to 95 %: beyond the 88 % up to which a plan fits with room.
+    degrees = {"data_parallel": 8, "tensor_parallel": 1, "zero_stage": 3}
+    asked = {"framework": "fsdp2", "global_batch_size": 64}
+    peak = plan_training(question(**asked, layout=degrees, micro_batch_size=4)).plan.memory.peak_bytes
+    card = hardware(8, gpu=gpu(memory_bytes=int(peak / 0.95)))
+    comparison = compared(**asked, hardware=card, degrees=degrees, named={"micro_batch_size": 4})
+    assert (comparison.outcome, comparison.reasons[0].rule) == ("tight", "margin")
+
+
+@pytest.mark.parametrize("degrees", [{"tensor_parallel": 1}, {"zero_stage": 0}, {"context_parallel": 1}])
+def test_whatever_is_named_gets_an_answer_with_a_layout_or_a_reason(degrees):
+    comparison = compared(degrees=degrees)
+    assert comparison.layout is not None or comparison.reasons

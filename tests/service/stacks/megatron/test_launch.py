@@ -1,0 +1,274 @@
+"""Megatron-LM's arguments: megatron-core's own config classes accept what they say.
+
+Megatron-LM's parser is on no package index. Its arguments become fields of
+megatron-core's TransformerConfig by their names (`core_transformer_config_from_args`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
+from plimsoll.service.stacks.commands import training_launch
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.shell import programs
+from plimsoll.service.workloads.objects.pods import Container
+from tests.service.stacks.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
+
+# megatron-core compiles small functions with torch.jit as it is imported, and misses Transformer Engine on a machine
+# without a GPU.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+GPT_2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024}
+# Where `core_transformer_config_from_args` gives a field another name, or turns it round.
+RENAMED = {
+    "swiglu": "gated_linear_unit",
+    "norm_epsilon": "layernorm_epsilon",
+    "disable_bias_linear": "add_bias_linear",
+    "num_experts": "num_moe_experts",
+}
+
+
+def words(given: TrainingLaunch) -> list[str]:
+    content = training_artifacts(given).files["megatron"]
+    assert isinstance(content, str)
+    return shlex.split(content)
+
+
+def told(given: TrainingLaunch) -> dict[str, Any]:
+    """Return the arguments by name, with underscores; one without a value is True."""
+    found: dict[str, Any] = {}
+    name = ""
+    for word in words(given):
+        if word.startswith("--"):
+            name = word.removeprefix("--").replace("-", "_")
+            found[name] = True
+        else:
+            found[name] = word
+    return found
+
+
+def config(given: TrainingLaunch) -> Any:
+    """Return megatron-core's config of a plan's arguments."""
+    import dataclasses
+
+    from megatron.core.transformer.enums import AttnBackend
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    fields = {field.name: field for field in dataclasses.fields(TransformerConfig)}
+    values: dict[str, Any] = {}
+    for name, word in told(given).items():
+        field = RENAMED.get(name, name)
+        if field in fields:
+            values[field] = word if word is True else _number(word)
+    if "disable_bias_linear" in told(given):
+        values["add_bias_linear"] = False
+    values["attention_backend"] = AttnBackend[values["attention_backend"]]
+    chunks = told(given).get("num_layers_per_virtual_pipeline_stage")
+    if chunks is not None:
+        stage = given.question.model.num_layers // given.layout.pipeline_parallel
+        values["virtual_pipeline_model_parallel_size"] = stage // int(chunks)
+    return TransformerConfig(**values, pipeline_dtype=_dtype(given))
+
+
+def _dtype(given: TrainingLaunch) -> Any:
+    import torch
+
+    return torch.bfloat16 if "bf16" in told(given) else torch.float32
+
+
+def _number(word: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word
+
+
+def test_megatron_core_accepts_a_dense_model_in_every_dimension_of_a_mesh():
+    given = launch(
+        "megatron", data_parallel=2, tensor_parallel=4, pipeline_parallel=4, virtual_pipeline=2, context_parallel=2,
+        sequence_parallel=True, zero_stage=1, recompute="full", recompute_layers=4,
+    )  # fmt: skip
+    found = config(given)
+    assert (found.tensor_model_parallel_size, found.pipeline_model_parallel_size) == (4, 4)
+    assert (found.virtual_pipeline_model_parallel_size, found.context_parallel_size) == (2, 2)
+    assert found.sequence_parallel
+    # Four layers of a stage's eight, which are two of each of its two virtual stages' four.
+    assert (found.recompute_granularity, found.recompute_method, found.recompute_num_layers) == ("full", "block", 2)
+    sizes = (found.num_layers, found.hidden_size, found.ffn_hidden_size, found.num_query_groups, found.kv_channels)
+    assert sizes == (32, 4096, 14336, 8, 128)
+    assert (found.gated_linear_unit, found.add_bias_linear, found.layernorm_epsilon) == (True, False, 1e-05)
+
+
+def test_megatron_core_accepts_experts_over_tensor_ranks():
+    given = launch(
+        "megatron", config=QWEN_3_30B_A3B, data_parallel=4, tensor_parallel=2, expert_parallel=8,
+        sequence_parallel=True, zero_stage=1,
+    )  # fmt: skip
+    found = config(given)
+    assert (found.expert_model_parallel_size, found.expert_tensor_parallel_size) == (8, 1)
+    assert (found.num_moe_experts, found.moe_router_topk, found.moe_ffn_hidden_size) == (128, 8, 768)
+    assert found.qk_layernorm
+
+
+@pytest.mark.parametrize(
+    ("recompute", "expected"),
+    [
+        ("none", (None, None, None)),
+        ("selective", ("selective", None, None)),
+        ("full", ("full", "uniform", 1)),
+    ],
+)
+def test_recompute_is_the_plans(recompute: str, expected: tuple[Any, ...]):
+    found = config(launch("megatron", recompute=recompute))
+    assert (found.recompute_granularity, found.recompute_method, found.recompute_num_layers) == expected
+
+
+def test_the_batch_multiplies_out():
+    given = launch("megatron", data_parallel=4, tensor_parallel=2, micro_batch_size=2)
+    batches = told(given)
+    # 64 sequences over 4 replicas of 2 are 8 micro-batches.
+    assert int(batches["global_batch_size"]) // (int(batches["micro_batch_size"]) * 4) == 8
+    assert given.layout.gradient_accumulation_steps == 8
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        ("bf16-mixed", {"bf16": True}),
+        ("fp16-mixed", {"fp16": True}),
+        ("fp32", {}),
+        ("fp8-mixed", {"bf16": True, "fp8_format": "hybrid"}),
+    ],
+)
+def test_precision_is_the_plans(precision: str, expected: dict[str, Any]):
+    found = told(launch("megatron", asked={"precision": precision}))
+    assert {name: found[name] for name in ("bf16", "fp16", "fp8_format") if name in found} == expected
+
+
+def test_the_distributed_optimizer_is_stage_1_and_gathers_behind_the_products():
+    sharded, whole = told(launch("megatron", data_parallel=8, zero_stage=1)), told(launch("megatron", data_parallel=8))
+    names = ("use_distributed_optimizer", "overlap_param_gather", "overlap_grad_reduce")
+    assert [name in sharded for name in names] == [True, True, True]
+    assert [name in whole for name in names] == [False, False, True]
+
+
+def test_dtypes_asked_for_go_to_the_distributed_optimizer():
+    asked = {"optimizer_state_dtype": "bf16", "gradient_dtype": "bf16"}
+    found = told(launch("megatron", data_parallel=8, zero_stage=1, asked=asked))
+    assert (found["exp_avg_dtype"], found["exp_avg_sq_dtype"], found["main_grads_dtype"]) == ("bf16", "bf16", "bf16")
+    assert found["use_precision_aware_optimizer"] is True
+
+
+def test_eager_attention_is_unfused():
+    assert told(launch("megatron", asked={"attention": "eager"}))["attention_backend"] == "unfused"
+
+
+def test_momentum_belongs_to_sgd():
+    found = told(launch("megatron", asked={"optimizer": "sgd-momentum"}))
+    assert (found["optimizer"], found["sgd_momentum"]) == ("sgd", "0.9")
+
+
+def test_gpt_2_learns_its_positions():
+    found = told(launch("megatron", config=GPT_2, asked={"sequence_length": 1024}, steps=10))
+    assert (found["position_embedding_type"], found["normalization"]) == ("learned_absolute", "LayerNorm")
+    assert (found["ffn_hidden_size"], found["train_iters"]) == ("3072", "10")
+    assert "untie_embeddings_and_output_weights" not in found
+
+
+def test_positions_are_scaled_as_llama_3_does():
+    found = told(launch("megatron"))
+    assert (found["use_rope_scaling"], found["rope_scaling_factor"], found["rotary_base"]) == (True, "8.0", "500000")
+
+
+@pytest.mark.parametrize("target", ["megatron", "pai-megatron"])
+def test_a_run_without_a_number_of_tokens_leaves_its_steps_to_the_reader(target: str):
+    # Megatron-LM, training/arguments.py: without --train-iters and --train-samples there is nothing to train.
+    model = {**LLAMA_31_8B, "model_type": "qwen2"} if target == "pai-megatron" else LLAMA_31_8B
+    content = training_artifacts(launch("megatron", config=model)).files[target]
+    assert "--train-iters $TRAIN_ITERS" in content
+
+
+def test_what_the_catalogue_leaves_away_is_asked_of_the_reader():
+    bare = {name: value for name, value in LLAMA_31_8B.items() if not name.startswith(("rope", "rms"))}
+    listed = told(launch("megatron", config=bare, model_name="org/name"))
+    given = told(launch("megatron", config=bare))
+    assert (listed["rotary_base"], listed["norm_epsilon"]) == ("$ROPE_THETA", "$NORM_EPSILON")
+    # A config of the reader's own that leaves a key away means transformers' default.
+    assert (given["rotary_base"], given["norm_epsilon"]) == ("10000", "1e-06")
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "epsilon"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "10000", "1e-05"),
+        ("meta-llama/Llama-3.1-70B", "500000", "1e-05"),
+        ("mistralai/Mixtral-8x7B-v0.1", "1000000", "1e-05"),
+        ("Qwen/Qwen2.5-72B-Instruct", "1000000", "1e-06"),
+        ("Qwen/Qwen3-8B", "1000000", "1e-06"),
+    ],
+)
+def test_models_of_the_catalogue_are_described_whole(model: str, base: str, epsilon: str):
+    # As their own config.json has it.
+    listed = told(launch("megatron", config=catalogue().model(model).config, model_name=model))
+    assert (listed["rotary_base"], listed["norm_epsilon"]) == (base, epsilon)
+
+
+def test_the_command_is_read_back_as_the_plan():
+    degrees = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 1}
+    given = launch("megatron", **degrees, virtual_pipeline=2, zero_stage=1, sequence_parallel=True, recompute="full")
+    command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
+    container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
+    (program,) = programs(container)
+    read = training_launch(program.words, given.layout.gpus, container)
+    assert isinstance(read, Launch)
+    layout, training = read.request["layout"], read.request["training"]
+    assert {name: layout[name] for name in degrees} == degrees
+    assert (layout["virtual_pipeline"], layout["zero_stage"], layout["sequence_parallel"]) == (2, 1, True)
+    assert (training["micro_batch_size"], training["global_batch_size"]) == (1, 64)
+    assert (training["recompute"], training["precision"]) == ("full", "bf16-mixed")
+
+
+def test_torchrun_starts_megatrons_script_with_all_arguments():
+    given = launch("megatron", tensor_parallel=2, data_parallel=4)
+    command = training_artifacts(given).files["torchrun"]
+    assert isinstance(command, str)
+    variable, program, *others = shlex.split(command)
+    assert (variable, program) == ("CUDA_DEVICE_MAX_CONNECTIONS=1", "torchrun")
+    assert others[others.index("pretrain_gpt.py") + 1 :] == words(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"asked": {"precision": "bf16"}}, "no option for precision bf16"),
+        ({"asked": {"optimizer": "lion"}}, "no optimizer lion"),
+        ({"asked": {"gradient_dtype": "bf16"}}, "need its distributed optimizer"),
+        ({"zero_stage": 1, "asked": {"optimizer_state_dtype": "int8"}}, "--exp-avg-dtype cannot be int8"),
+        ({"zero_stage": 1, "asked": {"gradient_dtype": "fp16"}}, "--main-grads-dtype cannot be fp16"),
+        (
+            {"pipeline_parallel": 4, "virtual_pipeline": 2, "recompute": "full", "recompute_layers": 3},
+            "3 recomputed layers do not divide over 2 virtual stages",
+        ),
+        ({"config": {**LLAMA_31_8B, "model_type": "gemma"}}, "describe no gemma model"),
+        ({"config": {**LLAMA_31_8B, "attention_bias": True}}, "biases in the attention's matrices alone"),
+        ({"config": {**LLAMA_31_8B, "mlp_bias": True}}, "biases in the feed-forward's matrices alone"),
+        ({"config": {**LLAMA_31_8B, "model_type": "mistral", "sliding_window": 4096}}, "Sliding windows"),
+        ({"config": {**LLAMA_31_8B, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, "as Llama 3 does only"),
+        ({"config": {**QWEN_3_30B_A3B, "mlp_only_layers": [0]}}, "Layers without experts"),
+        ({"config": {**QWEN_3_30B_A3B, "decoder_sparse_step": 2}}, "Experts in every few layers"),
+    ],
+)
+def test_what_megatron_cannot_be_told_is_not_written(changes: dict[str, Any], reason: str):
+    found = training_artifacts(launch("megatron", **changes))
+    assert "megatron" not in found.files
+    assert reason in " ".join(found.missing["megatron"])
+    # Its command is then the reader's own script's.
+    assert str(found.files["torchrun"]).endswith(" train.py")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from plimsoll.service.stacks.commands import training_launch
+from plimsoll.service.workloads.commands.launches import CannotRun
+from tests.service.admission.reviews import a_plain_container
+
+COMMAND = (
+    "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --vocab-size 128256"
+)
+
+
+def read(flags: str, *, each: int = 8, nodes: str = "6"):
+    words = f"torchrun --nproc-per-node {each} --nnodes {nodes} {COMMAND} {flags}".split()
+    return training_launch(tuple(words), 48, a_plain_container(), gpus_per_pod=8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (
+            "--tensor-model-parallel-size 3",
+            "32 attention heads do not divide by 3: tensor parallel 1, 2, 4, 8, 16 or 32",
+        ),
+        ("--pipeline-model-parallel-size 6", "32 layers do not divide by 6: pipeline parallel 1, 2, 4, 8, 16 or 32"),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
+            "8 layers of a stage do not divide by 3",
+        ),
+        ("--context-parallel-size 3", "no multiple of 2 x context parallel 3"),
+        ("--seq-length 8192", "--seq-length 8192 is above --max-position-embeddings 4096"),
+        ("--expert-model-parallel-size 2", "expert parallel 2 needs --num-experts"),
+        (
+            "--num-experts 8 --expert-model-parallel-size 3",
+            "8 experts do not divide by 3: expert parallel 1, 2, 4 or 8",
+        ),
+        # 48 processes: 32 ranks of a replica do not divide them.
+        ("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4", "do not divide its 48 processes"),
+        # 48 replicas of one sequence: 96 and 144 are the nearest.
+        ("--global-batch-size 100", "no multiple of 48 (micro-batch 1 x 48 replicas): 96 or 144"),
+        ("--tensor-model-parallel-size 0", "do not divide its 48 processes"),
+    ],
+)
+def test_megatron_refuses_these_arguments(flags: str, reason: str):
+    found = read(flags)
+    assert isinstance(found, CannotRun)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--tensor-model-parallel-size 8 --global-batch-size 96",
+        "--tensor-model-parallel-size 16",  # 8 query groups divide it
+        "--pipeline-model-parallel-size 6 --decoder-first-pipeline-num-layers 2",
+        "--pipeline-model-parallel-size 6 --pipeline-model-parallel-layout Et*3|(tt|)*29,m|L",
+        "--global-batch-size 100 --rampup-batch-size 48 48 1000",
+        "--num-experts 8 --expert-model-parallel-size 2",
+    ],
+)
+def test_megatron_starts_with_these(flags: str):
+    assert not isinstance(read(flags), CannotRun)
+
+
+def test_the_processes_of_a_launcher_that_a_variable_counts_are_not_known():
+    # The pods' own number is taken, which decides nothing: they may be some of more.
+    found = read("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4", nodes="$NNODES")
+    assert not isinstance(found, CannotRun)
