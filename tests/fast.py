@@ -27,6 +27,8 @@ LEFT_OUT = frozenset(
         "web",
         "plimsoll/client",
         "service/access",
+        "service/ground/test_database_address.py",
+        "service/ground/test_settings.py",
         "service/jobs",
         "service/observability",
         "service/persistence",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +23,17 @@ def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str], whole: b
     for path in sorted((ROOT / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if own.search(name) is None:
-            for line, text in _code_words(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, text in _code_words(path):
                 if word.search(text):
                     yield f"{name}:{line}: {text[:80]}"
 
 
-def _code_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def _code_words(path: Path) -> tuple[tuple[int, str], ...]:
+    return tuple(_words_of(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _words_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of each string, name, attribute and imported module that is no docstring."""
     docstrings = {
         id(node.body[0].value)

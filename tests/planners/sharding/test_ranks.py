@@ -74,6 +74,7 @@ def test_all_ranks_together_hold_the_model_its_copies_and_padding(case):
     assert min(total.tied_copy, total.tensor_copies, total.data_copies, total.padding) >= 0
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(cases())
 def test_each_element_stands_on_as_many_ranks_as_its_shard_has_replicas(case):

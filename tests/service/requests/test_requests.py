@@ -171,6 +171,7 @@ def test_a_step_that_only_names_a_branch_is_left_out():
     assert json_pointer(("model", "(config)", "config"), "missing", {"model": {}}) == "/model/config"
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)
