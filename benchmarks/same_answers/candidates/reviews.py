@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def candidates() -> Iterator[Candidate]:
             manifest = yaml.safe_load(text.split("\n===\n")[-1])
             yield _review(f"review of {file.stem}: {manifest['metadata']['name']}", manifest)
     yield from _with_files()
+    yield from _annotated()
     for file in sorted(RECORDED.glob("*.json")):
         yield {**_sent(f"review as recorded: {file.stem}"), "text": file.read_text(encoding="utf-8")}
 
@@ -77,7 +79,25 @@ def _with_files() -> Iterator[Candidate]:
             yield review
 
 
-def _job(command: str, *, config_map: str = "files", selector: bool = True) -> dict[str, Any]:
+def _annotated() -> Iterator[Candidate]:
+    """Yield jobs whose plan is asked for in an annotation, for the GPUs they have, for others, and unreadably."""
+    training = {"sequence_length": 2048, "global_batch_size": 64}
+    for kind, request in (
+        ("plan for 8", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "training": training}),
+        ("plan for 16", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 16}, "training": training}),
+        ("plan for another GPU", {"hardware": {"gpu": "a100-sxm-80gb", "gpus": 8}, "training": training}),
+        ("deployment for 8", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "serving": {"max_model_len": 4096}}),
+        ("plan of no field", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "trainig": training}),
+        ("plan without GPUs", {"training": training}),
+    ):
+        text = json.dumps({"model": "meta-llama/Llama-3.1-8B", **request})
+        yield _review(f"review of an annotated {kind}", _job("train", plan=text))
+    for text in ("{", "[]", "7"):
+        yield _review(f"review of an annotated {text}", _job("train", plan=text))
+    yield _review("review of an annotated id", _job("train", **{"plan-id": "f" * 40}))
+
+
+def _job(command: str, *, config_map: str = "files", selector: bool = True, **annotations: str) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "vllm/vllm-openai:v0.19.0",
@@ -88,7 +108,9 @@ def _job(command: str, *, config_map: str = "files", selector: bool = True) -> d
     pod = {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": config_map}}]}
     if selector:
         pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}  # type: ignore[assignment]
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"template": {"spec": pod}}}
+    named = {f"plimsoll.dev/{name}": text for name, text in annotations.items()}
+    metadata = {"name": "a", "annotations": named}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
 
 
 def _train_job(runtime: dict[str, str]) -> dict[str, Any]:
