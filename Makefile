@@ -20,7 +20,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi same-answers sbom serve soak test
+.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi properties same-answers sbom serve soak test test-fast
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ demo: $(VENV)/.serve ## Run the main job against the running service
 
 test: $(VENV)/.test ## Set up, then run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(TEST_OPTIONS)
+
+test-fast: $(VENV)/.test ## Run in a minute the tests that need no torch, database, browser or process
+	$(BIN)/python -m pytest --fast -p no:schemathesis --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_OPTIONS)
 
 e2e-web: $(VENV)/.test ## Drive the web pages in headless Chromium; pictures go to .screenshots
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \

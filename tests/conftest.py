@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.fast import FastTests
+
 if TYPE_CHECKING:
     from plimsoll.service.persistence.database import Database
     from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
 # How long an example takes says more of the machine's other work than of the code.
 hypothesis.settings.register_profile("plimsoll", deadline=None)
 hypothesis.settings.load_profile("plimsoll")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer `--fast`."""
+    parser.addoption("--fast", action="store_true", help="run only the tests that need no torch, database or process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out what is not fast where that is asked for."""
+    if config.getoption("fast"):
+        config.pluginmanager.register(FastTests())
 
 
 @pytest.fixture(scope="session")

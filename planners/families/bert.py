@@ -14,6 +14,10 @@ from plimsoll.planners.families.reading.assembly import DecoderNames
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
 
+BERT_IGNORED = (
+    "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing", "hidden_act", "hidden_dropout_prob",
+    "position_embedding_type",
+)  # fmt: skip
 BERT = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
@@ -34,14 +38,7 @@ BERT = GptDecoder(
     is_bidirectional=True,
     position_name="bert.embeddings.position_embeddings.weight",
     embedding_norm="bert.embeddings.LayerNorm",
-    ignored=(
-        "attention_probs_dropout_prob",
-        "classifier_dropout",
-        "gradient_checkpointing",
-        "hidden_act",
-        "hidden_dropout_prob",
-        "position_embedding_type",
-    ),
+    ignored=BERT_IGNORED,
 )
 DEFAULT_TOKEN_TYPES = 2
 # Whether the second sentence follows the first: yes or no.

@@ -7,6 +7,7 @@ Source of every entry: the family's modelling and configuration files in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.families.family import Family, Liger, PartNames, Serving, Tracing, Untraced
@@ -17,24 +18,46 @@ from plimsoll.planners.families.reading.own_code import OwnCode
 from plimsoll.planners.families.reading.windows import Windows
 
 PHI3_IGNORED = (
-    "attention_bias",
-    "embd_pdrop",
-    "full_attn_mod",
-    "interpolate_factor",
-    "lm_head_bias",
-    "mlp_bias",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-    "resid_pdrop",
-)
+    "attention_bias", "embd_pdrop", "full_attn_mod", "interpolate_factor", "lm_head_bias", "mlp_bias",
+    "original_max_position_embeddings", "partial_rotary_factor", "resid_pdrop",
+)  # fmt: skip
 LLAMA_SIZES: Mapping[str, int] = {
-    "vocab_size": 32_000,
-    "hidden_size": 4096,
-    "intermediate_size": 11_008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-}
+    "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "max_position_embeddings": 2048,
+}  # fmt: skip
+MISTRAL = DenseDecoder(
+    qkv_bias=NEVER,
+    output_bias=NEVER,
+    feed_forward_bias=NEVER,
+    key_value_heads_default=8,
+    windows=Windows.ALL,
+    window_default=4096,
+)
+QWEN_2 = DenseDecoder(
+    qkv_bias=ALWAYS,
+    output_bias=NEVER,
+    feed_forward_bias=NEVER,
+    key_value_heads_default=32,
+    windows=Windows.FROM_MAX_WINDOW_LAYERS,
+    window_default=4096,
+)
+OLMO_2 = DenseDecoder(
+    norms_scale_in_fp32=True,
+    feed_forward_bias=NEVER,
+    query_key_norm=QueryKeyNorm.WIDTH,
+    norms=NormPlacement.POST,
+    norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
+)
+GLM = DenseDecoder(
+    rotation_concatenates=True,
+    qkv_bias=Bias(key="attention_bias", default=True),
+    output_bias=NEVER,
+    feed_forward=FeedForward.FUSED_GATED,
+    feed_forward_bias=NEVER,
+    head_dim_default=128,
+    key_value_heads_default=2,
+    ignored=("partial_rotary_factor",),
+)
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(
@@ -44,14 +67,7 @@ FAMILIES: Mapping[str, Family] = {
         class_sizes=LLAMA_SIZES,
     ),
     "mistral": Family(
-        reader=DenseDecoder(
-            qkv_bias=NEVER,
-            output_bias=NEVER,
-            feed_forward_bias=NEVER,
-            key_value_heads_default=8,
-            windows=Windows.ALL,
-            window_default=4096,
-        ),
+        reader=MISTRAL,
         tracing=Tracing(has_llama_matrices=True, liger=Liger()),
         serving=Serving(),
         class_sizes={
@@ -65,14 +81,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     # Its queries are scaled by position, which changes no weight and no product.
     "ministral3": Family(
-        reader=DenseDecoder(
-            qkv_bias=NEVER,
-            output_bias=NEVER,
-            feed_forward_bias=NEVER,
-            key_value_heads_default=8,
-            head_dim_default=128,
-            windows=Windows.ALL,
-        ),
+        reader=replace(MISTRAL, head_dim_default=128, window_default=None),
         tracing=Tracing(),
         class_sizes={
             "vocab_size": 131_072,
@@ -88,14 +97,7 @@ FAMILIES: Mapping[str, Family] = {
         reader=DenseDecoder(),
     ),
     "qwen2": Family(
-        reader=DenseDecoder(
-            qkv_bias=ALWAYS,
-            output_bias=NEVER,
-            feed_forward_bias=NEVER,
-            key_value_heads_default=32,
-            windows=Windows.FROM_MAX_WINDOW_LAYERS,
-            window_default=4096,
-        ),
+        reader=QWEN_2,
         tracing=Tracing(has_llama_matrices=True, liger=Liger()),
         serving=Serving(),
         class_sizes={
@@ -109,16 +111,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     # Source: modeling_mimo.py and configuration_mimo.py beside the weights of MiMo-7B: Qwen2 and a multi-token layer.
     "mimo": Family(
-        reader=DenseDecoder(
-            qkv_bias=ALWAYS,
-            output_bias=NEVER,
-            feed_forward_bias=NEVER,
-            key_value_heads_default=32,
-            windows=Windows.FROM_MAX_WINDOW_LAYERS,
-            window_default=4096,
-            multi_token_keys=("num_nextn_predict_layers",),
-            ignored=("attention_bias", "use_mrope"),
-        ),
+        reader=replace(QWEN_2, multi_token_keys=("num_nextn_predict_layers",), ignored=("attention_bias", "use_mrope")),
         untraced=Untraced.REMOTE_CODE,
         needs_remote_code=True,
     ),
@@ -164,26 +157,12 @@ FAMILIES: Mapping[str, Family] = {
         own_code=OwnCode(has_unscaled_norms=True),
     ),
     "olmo2": Family(
-        reader=DenseDecoder(
-            norms_scale_in_fp32=True,
-            feed_forward_bias=NEVER,
-            query_key_norm=QueryKeyNorm.WIDTH,
-            norms=NormPlacement.POST,
-            norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
-        ),
+        reader=OLMO_2,
         tracing=Tracing(liger=Liger(norms_in_place=False)),
         serving=Serving(is_divided=False),
     ),
     "olmo3": Family(
-        reader=DenseDecoder(
-            norms_scale_in_fp32=True,
-            feed_forward_bias=NEVER,
-            query_key_norm=QueryKeyNorm.WIDTH,
-            norms=NormPlacement.POST,
-            norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
-            windows=Windows.ALL_BUT_EVERY_FOURTH,
-            window_default=4096,
-        ),
+        reader=replace(OLMO_2, windows=Windows.ALL_BUT_EVERY_FOURTH, window_default=4096),
         tracing=Tracing(),
     ),
     # Every fourth layer does not rotate its queries and keys, which changes no weight and no product.
@@ -319,24 +298,11 @@ FAMILIES: Mapping[str, Family] = {
         own_code=OwnCode(centres_norms=True),
     ),
     "glm": Family(
-        reader=DenseDecoder(
-            rotation_concatenates=True,
-            qkv_bias=Bias(key="attention_bias", default=True),
-            output_bias=NEVER,
-            feed_forward=FeedForward.FUSED_GATED,
-            feed_forward_bias=NEVER,
-            head_dim_default=128,
-            key_value_heads_default=2,
-            ignored=("partial_rotary_factor",),
-        ),
+        reader=GLM,
     ),
     "glm4": Family(
-        reader=DenseDecoder(
-            rotation_concatenates=True,
-            qkv_bias=Bias(key="attention_bias", default=True),
-            output_bias=NEVER,
-            feed_forward=FeedForward.FUSED_GATED,
-            feed_forward_bias=NEVER,
+        reader=replace(
+            GLM,
             norms=NormPlacement.SANDWICH,
             norm_names=(
                 "input_layernorm",
@@ -344,9 +310,6 @@ FAMILIES: Mapping[str, Family] = {
                 "post_self_attn_layernorm",
                 "post_mlp_layernorm",
             ),
-            head_dim_default=128,
-            key_value_heads_default=2,
-            ignored=("partial_rotary_factor",),
         ),
     ),
     "phi": Family(

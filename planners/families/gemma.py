@@ -6,6 +6,7 @@ Source: `transformers` 5.23, modeling_gemma, _gemma2 and _gemma3 and their confi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.weight import Weight
@@ -19,20 +20,13 @@ from plimsoll.planners.families.reading.vision import norm, tower_width, vision_
 from plimsoll.planners.families.reading.windows import Windows
 
 GEMMA_NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
 # Caps and scales of scores and logits cost nothing that is counted.
 GEMMA_IGNORED = (
-    "attn_logit_softcapping",
-    "cache_implementation",
-    "final_logit_softcapping",
-    "hidden_activation",
-    "query_pre_attn_scalar",
-    "rope_local_base_freq",
-)
+    "attn_logit_softcapping", "cache_implementation", "final_logit_softcapping", "hidden_activation",
+    "query_pre_attn_scalar", "rope_local_base_freq",
+)  # fmt: skip
 
 
 def gemma3_projector(config: ConfigReader, vision: ConfigReader, text_width: int) -> tuple[Weight, ...]:  # noqa: ARG001
@@ -45,6 +39,19 @@ def gemma3_projector(config: ConfigReader, vision: ConfigReader, text_width: int
         )
     )
 
+
+GEMMA_2 = DenseDecoder(
+    norms_scale_in_fp32=True,
+    feed_forward_bias=NEVER,
+    norms=NormPlacement.SANDWICH,
+    norm_names=GEMMA_NORMS,
+    tied_by_default=True,
+    head_dim_default=256,
+    key_value_heads_default=4,
+    windows=Windows.EVERY_OTHER,
+    window_default=4096,
+    ignored=(*GEMMA_IGNORED, "sliding_window_size"),
+)
 
 FAMILIES: Mapping[str, Family] = {
     "gemma": Family(
@@ -60,34 +67,16 @@ FAMILIES: Mapping[str, Family] = {
         serving=Serving(),
     ),
     "gemma2": Family(
-        reader=DenseDecoder(
-            norms_scale_in_fp32=True,
-            feed_forward_bias=NEVER,
-            norms=NormPlacement.SANDWICH,
-            norm_names=GEMMA_NORMS,
-            tied_by_default=True,
-            head_dim_default=256,
-            key_value_heads_default=4,
-            windows=Windows.EVERY_OTHER,
-            window_default=4096,
-            ignored=(*GEMMA_IGNORED, "sliding_window_size"),
-        ),
+        reader=GEMMA_2,
         tracing=Tracing(),
         serving=Serving(),
         own_code=OwnCode(logit_cap=30.0),
     ),
     "gemma3_text": Family(
-        reader=DenseDecoder(
-            norms_scale_in_fp32=True,
-            feed_forward_bias=NEVER,
+        reader=replace(
+            GEMMA_2,
             query_key_norm=QueryKeyNorm.HEAD,
-            norms=NormPlacement.SANDWICH,
-            norm_names=GEMMA_NORMS,
-            tied_by_default=True,
-            head_dim_default=256,
-            key_value_heads_default=4,
             windows=Windows.ALL_BUT_EVERY_SIXTH,
-            window_default=4096,
             ignored=GEMMA_IGNORED,
         ),
         tracing=Tracing(),

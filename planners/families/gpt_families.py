@@ -28,13 +28,14 @@ NEO_REPEATS = 12
 GPT_NAMES = DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.ln_f")
 DROPOUTS = ("attn_pdrop", "embd_pdrop", "resid_pdrop")
 SUMMARIES = (
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
-)
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+)  # fmt: skip
 
+BLOOM_IGNORED = (
+    "apply_residual_connection_post_layernorm", "attention_softmax_in_fp32", "bias_dropout_fusion", "hidden_dropout",
+    "masked_softmax_fusion", "n_inner", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
+    "unk_token_id",
+)  # fmt: skip
 BLOOM = GptDecoder(
     keys=GptKeys(hidden=("n_embed", "hidden_size"), inner=(), positions=("seq_length",)),
     query_key_value=("self_attention.query_key_value",),
@@ -43,20 +44,12 @@ BLOOM = GptDecoder(
     norm_names=("input_layernorm", "post_attention_layernorm"),
     names=DecoderNames(embedding="transformer.word_embeddings.weight", final_norm="transformer.ln_f"),
     embedding_norm="transformer.word_embeddings_layernorm",
-    ignored=(
-        "apply_residual_connection_post_layernorm",
-        "attention_softmax_in_fp32",
-        "bias_dropout_fusion",
-        "hidden_dropout",
-        "masked_softmax_fusion",
-        "n_inner",
-        "offset_alibi",
-        "skip_bias_add",
-        "skip_bias_add_qkv",
-        "slow_but_exact",
-        "unk_token_id",
-    ),
+    ignored=BLOOM_IGNORED,
 )
+GPT_NEOX_IGNORED = (
+    "attention_probs_dropout_prob", "classifier_dropout", "hidden_act", "hidden_dropout", "hidden_dropout_prob",
+    "is_decoder", "rotary_emb_base", "rotary_pct",
+)  # fmt: skip
 GPT_NEOX = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
@@ -75,17 +68,12 @@ GPT_NEOX = GptDecoder(
     has_rotary=True,
     rotation_concatenates=True,
     tied_by_default=False,
-    ignored=(
-        "attention_probs_dropout_prob",
-        "classifier_dropout",
-        "hidden_act",
-        "hidden_dropout",
-        "hidden_dropout_prob",
-        "is_decoder",
-        "rotary_emb_base",
-        "rotary_pct",
-    ),
+    ignored=GPT_NEOX_IGNORED,
 )
+GPT_J_IGNORED = (
+    "activation_function", "gradient_checkpointing", "rotary", "rotary_dim", "scale_attn_weights", "tokenizer_class",
+    *DROPOUTS, *SUMMARIES,
+)  # fmt: skip
 GPT_J = GptDecoder(
     query_key_value=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
     output="attn.out_proj",
@@ -99,17 +87,12 @@ GPT_J = GptDecoder(
     has_rotary=True,
     rotation_concatenates=True,
     tied_by_default=False,
-    ignored=(
-        "activation_function",
-        "gradient_checkpointing",
-        "rotary",
-        "rotary_dim",
-        "scale_attn_weights",
-        "tokenizer_class",
-        *DROPOUTS,
-        *SUMMARIES,
-    ),
+    ignored=GPT_J_IGNORED,
 )
+GPT_NEO_IGNORED = (
+    "activation_function", "attention_layers", "classifier_dropout", "embed_dropout", "gradient_checkpointing",
+    "resid_dropout", "tokenizer_class", *SUMMARIES,
+)  # fmt: skip
 GPT_NEO = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
@@ -125,17 +108,13 @@ GPT_NEO = GptDecoder(
     names=GPT_NAMES,
     qkv_bias=False,
     position_name="transformer.wpe.weight",
-    ignored=(
-        "activation_function",
-        "attention_layers",
-        "classifier_dropout",
-        "embed_dropout",
-        "gradient_checkpointing",
-        "resid_dropout",
-        "tokenizer_class",
-        *SUMMARIES,
-    ),
+    ignored=GPT_NEO_IGNORED,
 )
+GPT_BIGCODE_IGNORED = (
+    "activation_function", "attention_softmax_in_fp32", "inference_runner", "max_batch_size", "max_sequence_length",
+    "num_key_value_heads", "pad_key_length", "pre_allocate_kv_cache", "scale_attention_softmax_in_fp32",
+    "scale_attn_weights", "validate_runner_input", *DROPOUTS, *SUMMARIES,
+)  # fmt: skip
 GPT_BIGCODE = GptDecoder(
     keys=GptKeys(positions_default=1024),
     query_key_value=("attn.c_attn",),
@@ -143,21 +122,7 @@ GPT_BIGCODE = GptDecoder(
     feed_forward=("mlp.c_fc", "mlp.c_proj"),
     names=GPT_NAMES,
     position_name="transformer.wpe.weight",
-    ignored=(
-        "activation_function",
-        "attention_softmax_in_fp32",
-        "inference_runner",
-        "max_batch_size",
-        "max_sequence_length",
-        "num_key_value_heads",
-        "pad_key_length",
-        "pre_allocate_kv_cache",
-        "scale_attention_softmax_in_fp32",
-        "scale_attn_weights",
-        "validate_runner_input",
-        *DROPOUTS,
-        *SUMMARIES,
-    ),
+    ignored=GPT_BIGCODE_IGNORED,
 )
 
 

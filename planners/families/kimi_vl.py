@@ -8,7 +8,7 @@ from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 from plimsoll.planners.families.reading.multimodal import Wrapper
-from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, tower_layers, vision_weights
 
 # Defaults of transformers' Kimi_K25VisionConfig and Kimi_K25Config.
 DEFAULT_DEPTH = 27
@@ -46,15 +46,16 @@ def kimi_k25_tower(config: ConfigReader) -> tuple[Weight, ...]:
         ("vision_tower.patch_embed.pos_emb.weight", (height, breadth, width)),
         *norm("vision_tower.encoder.final_layernorm", width),
     ]
-    for layer in range(depth):
-        prefix = f"vision_tower.encoder.blocks.{layer}"
-        shapes.extend(linear(f"{prefix}.wqkv", 3 * width, width))
-        shapes.extend(linear(f"{prefix}.wo", width, width))
-        shapes.extend(linear(f"{prefix}.mlp.fc0", inner, width))
-        shapes.extend(linear(f"{prefix}.mlp.fc1", width, inner))
-        shapes.extend(norm(f"{prefix}.norm0", width))
-        shapes.extend(norm(f"{prefix}.norm1", width))
-    return vision_weights(shapes)
+    layers = tower_layers(
+        "vision_tower.encoder.blocks",
+        depth,
+        width,
+        inner,
+        attention=("wqkv", "wo"),
+        feed_forward=("mlp.fc0", "mlp.fc1"),
+        norms=("norm0", "norm1"),
+    )
+    return vision_weights((*shapes, *layers))
 
 
 def kimi_k25_projector(config: ConfigReader, vision: ConfigReader, text_width: int) -> tuple[Weight, ...]:

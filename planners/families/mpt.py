@@ -10,6 +10,10 @@ from plimsoll.planners.families.reading.assembly import DecoderNames
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.gpt import FEED_FORWARD_MULTIPLE, GptDecoder, GptKeys
 
+MPT_IGNORED = (
+    "emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "logit_scale", "norm_type",
+    "resid_pdrop", "tokenizer_name", "verbose",
+)  # fmt: skip
 MPT = GptDecoder(
     keys=GptKeys(
         hidden=("d_model", "hidden_size"),
@@ -28,27 +32,11 @@ MPT = GptDecoder(
     output_bias=False,
     feed_forward_bias=False,
     norm_bias=False,
-    ignored=(
-        "emb_pdrop",
-        "embedding_fraction",
-        "init_config",
-        "init_device",
-        "learned_pos_emb",
-        "logit_scale",
-        "norm_type",
-        "resid_pdrop",
-        "tokenizer_name",
-        "verbose",
-    ),
+    ignored=MPT_IGNORED,
 )
 ATTENTION_IGNORED = (
-    "alibi_bias_max",
-    "attn_impl",
-    "attn_pdrop",
-    "attn_uses_sequence_id",
-    "clip_qkv",
-    "softmax_scale",
-)
+    "alibi_bias_max", "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "clip_qkv", "softmax_scale",
+)  # fmt: skip
 
 
 def mpt(config: ConfigReader) -> ModelSpec:

@@ -15,6 +15,9 @@ from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
 from plimsoll.planners.families.reading.own_code import OwnCode
 
+OPT_IGNORED = (
+    "activation_dropout", "activation_function", "dropout", "init_std", "layerdrop", "prefix", "output_projection",
+)  # fmt: skip
 OPT = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
@@ -32,15 +35,7 @@ OPT = GptDecoder(
     names=DecoderNames(embedding="model.decoder.embed_tokens.weight", final_norm="model.decoder.final_layer_norm"),
     position_name="model.decoder.embed_positions.weight",
     position_offset=2,
-    ignored=(
-        "activation_dropout",
-        "activation_function",
-        "dropout",
-        "init_std",
-        "layerdrop",
-        "prefix",
-        "output_projection",
-    ),
+    ignored=OPT_IGNORED,
 )
 
 

@@ -14,7 +14,15 @@ from plimsoll.planners.families.reading.experts import MixtureNames, Sized
 from plimsoll.planners.families.reading.layer_kinds import DenseLayers
 from plimsoll.planners.families.reading.mixtures import MixtureDecoder
 from plimsoll.planners.families.reading.multimodal import Wrapper
-from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, Tower, linear, norm, vision_weights
+from plimsoll.planners.families.reading.vision import (
+    VISION_COSMETIC,
+    Shape,
+    Tower,
+    linear,
+    norm,
+    tower_layers,
+    vision_weights,
+)
 
 TOWER = "model.visual"
 # Defaults of transformers' Qwen3VLVisionConfig and Qwen3_5VisionConfig, which agree on them.
@@ -66,24 +74,23 @@ def _tower(config: ConfigReader, *, mergers: int) -> tuple[Weight, ...]:
         (f"{TOWER}.patch_embed.proj.bias", (width,)),
         (f"{TOWER}.pos_embed.weight", (positions, width)),
     ]
-    for layer in range(config.size("depth", default=DEFAULT_DEPTH, most=MOST_LAYERS)):
-        shapes.extend(_layer(f"{TOWER}.blocks.{layer}", width, inner))
+    depth = config.size("depth", default=DEFAULT_DEPTH, most=MOST_LAYERS)
+    shapes.extend(
+        tower_layers(
+            f"{TOWER}.blocks",
+            depth,
+            width,
+            inner,
+            attention=("attn.qkv", "attn.proj"),
+            feed_forward=("mlp.linear_fc1", "mlp.linear_fc2"),
+            norms=("norm1", "norm2"),
+        )
+    )
     shapes.extend(_merger(f"{TOWER}.merger", width, merged, text_width))
     for index in range(mergers):
         # These norm after they put the patches together, the last merger before.
         shapes.extend(_merger(f"{TOWER}.deepstack_merger_list.{index}", merged, merged, text_width))
     return vision_weights(shapes)
-
-
-def _layer(prefix: str, width: int, inner: int) -> tuple[tuple[str, Shape], ...]:
-    return (
-        *linear(f"{prefix}.attn.qkv", 3 * width, width),
-        *linear(f"{prefix}.attn.proj", width, width),
-        *linear(f"{prefix}.mlp.linear_fc1", inner, width),
-        *linear(f"{prefix}.mlp.linear_fc2", width, inner),
-        *norm(f"{prefix}.norm1", width),
-        *norm(f"{prefix}.norm2", width),
-    )
 
 
 def _merger(prefix: str, normed_width: int, merged: int, text_width: int) -> tuple[tuple[str, Shape], ...]:

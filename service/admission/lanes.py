@@ -12,7 +12,6 @@ from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.engines.nodes import is_given_others_address
 from plimsoll.service.stacks.commands import training_launch
-from plimsoll.service.workloads.commands.here_documents import with_here_documents
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.commands.shell import programs
 from plimsoll.service.workloads.objects.gpus import (
@@ -75,13 +74,12 @@ class Lane:
         return tuple(launch for launch in found if isinstance(launch, Launch) and not launch.is_conditional)
 
     def _launches_of(self, container: Container) -> Iterator[Read]:
-        container = with_here_documents(container)
         joins_ray = joins_others = False
         cohort = 0
         texts = (*container.command, *container.args, *container.files.values())
         names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
         for program in programs(container):
-            words = program.words
+            words, container = program.words, program.container
             if PurePosixPath(words[0]).name in ENDING:
                 cohort += 1
             if any(RAY.search(word) for word in words[:MOST_RAY_WORDS]):

@@ -12,9 +12,9 @@ from plimsoll.service.engines.nodes import nodes_of, other_options
 from plimsoll.service.engines.quantization import asked_quantization
 from plimsoll.service.engines.rules import broken_rules, lifted_rules, unchecked_rules
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments, read_flags
+from plimsoll.service.workloads.commands.images import known_image
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.commands.option_files import OptionsFileNotRead, option_words
-from plimsoll.service.workloads.commands.shell import known_image
 from plimsoll.service.workloads.objects.pods import Container
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")

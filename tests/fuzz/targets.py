@@ -35,10 +35,11 @@ from plimsoll.service.ground.settings import Settings
 from plimsoll.service.ground.untrusted_files import UnusableFile
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.requests.models import DescribeRequest
+from plimsoll.service.workloads.commands.shell import MOST_COMMANDS, programs
 from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
 from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from tests.fuzz.strategies import spoiled, values
-from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
+from tests.service.admission.reviews import KINDS, a_container, a_plain_container, a_review, an_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +229,28 @@ def check_admission(drawn: tuple[Any, str]) -> None:
     json.dumps(answered(review.uid, answer), allow_nan=False).encode()
 
 
+# shell text
+
+_SHELL = (
+    "vllm", "serve", "e", " ", " ", " ", "\n", ";", "&&", "||", "|", "&", "(", ")", "((", "))", "{ ", "}", "$(", "${",
+    "$((", "`", '"', "'", "\\", "$A", "${A:-", "${A[@]}", '"$@"', "$1", "A=", "A+=(", "A=1 B=2", "export ", "f() { ",
+    "f", "if ", "then ", "elif ", "else ", "fi", "for i in ", "while ", "do ", "done", "case a in ", "a) ", ";;",
+    "esac", "[ x ]", "[[ ", "]]", "exec ", "exit", "eval ", "bash -c ", "cat > /f <<E\n", "E\n", "<<", "<<<", ">",
+    "2>&1", "<(", "set -- ", "shift", "local ", "read A", "$'", "#", "é", "\0", "\u202e", "--tp", "2", "=", "*", "~",
+    "!",
+)  # fmt: skip
+MOST_LETTERS = 1_000_000
+
+
+def check_shell(text: str) -> None:
+    """Read a text as a container's script: a hundred programs at most, of words that are no longer than allowed."""
+    container = a_plain_container(command=("bash", "-c", text), args=("script", "a b"), env={"A": "1 2"})
+    found = list(programs(container))
+    assert len(found) <= MOST_COMMANDS
+    assert all(program.words for program in found)
+    assert sum(len(word) for program in found for word in program.words) <= MOST_LETTERS
+
+
 # JSON itself
 
 _FRAGMENTS = (
@@ -278,6 +301,7 @@ TARGETS: Mapping[str, Target] = {
     "config": Target(examples=spoiled(_config_of_any_family()), check=check_config),
     "safetensors": Target(examples=_safetensors_files(), check=check_safetensors),
     "admission": Target(examples=_reviews(), check=check_admission),
+    "shell": Target(examples=st.lists(st.sampled_from(_SHELL) | st.text(max_size=6)).map("".join), check=check_shell),
     "json": Target(examples=_bodies, check=check_json),
     **({"log": Target(examples=_logs, check=check_log)} if find_spec("plimsoll.planners.serving.startup_log") else {}),
 }

@@ -38,8 +38,8 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "service",
         (*STACKS, *ENGINES),
-        # What a request enumerates, and the reader of shell text, are to be asked of records, too.
-        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/shell\.)",
+        # What a request enumerates, and what images start, are to be asked of records, too.
+        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/(?:images|launch_prefixes)\.)",
     ),
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )

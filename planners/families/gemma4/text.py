@@ -47,11 +47,8 @@ DEFAULT_WINDOW = 512
 DEFAULT_PER_LAYER_INPUT = 256
 DEFAULT_VOCABULARY = 262_144
 NORM_NAMES = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
 MIXTURE_NORM_NAMES = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
 
 

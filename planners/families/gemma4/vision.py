@@ -8,11 +8,8 @@ from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, li
 
 TOWER = "model.vision_tower"
 NORM_NAMES = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
 COSMETIC = (
     "chunk_size_feed_forward", "default_output_length", "global_head_dim", "hidden_activation", "image_seq_length",
     "is_encoder_decoder", "max_position_embeddings", "output_attentions", "output_hidden_states",

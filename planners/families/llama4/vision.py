@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, tower_layers, vision_weights
 
 DEFAULT_WIDTH = 768
 DEFAULT_INNER_WIDTH = 5632
@@ -43,8 +43,18 @@ def llama4_tower(config: ConfigReader) -> tuple[Weight, ...]:
         *linear(f"{prefix}.vision_adapter.mlp.fc1", adapter_input, inner, bias=False),
         *linear(f"{prefix}.vision_adapter.mlp.fc2", adapter_output, adapter_output, bias=False),
     ]
-    for layer in range(config.size("num_hidden_layers", default=DEFAULT_LAYERS, most=MOST_LAYERS)):
-        shapes.extend(_layer(f"{prefix}.model.layers.{layer}", width, inner))
+    number = config.size("num_hidden_layers", default=DEFAULT_LAYERS, most=MOST_LAYERS)
+    shapes.extend(
+        tower_layers(
+            f"{prefix}.model.layers",
+            number,
+            width,
+            inner,
+            attention=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+            feed_forward=("mlp.fc1", "mlp.fc2"),
+            norms=("input_layernorm", "post_attention_layernorm"),
+        )
+    )
     return vision_weights(shapes)
 
 
@@ -52,17 +62,3 @@ def llama4_projector(config: ConfigReader, vision: ConfigReader, text_width: int
     """Return the matrix from the tower's width to the text's."""
     width = vision.size("vision_output_dim", default=DEFAULT_OUTPUT_WIDTH)
     return vision_weights(linear("multi_modal_projector.linear_1", text_width, width, bias=False))
-
-
-def _layer(prefix: str, width: int, inner: int) -> tuple[tuple[str, Shape], ...]:
-    return (
-        *(
-            part
-            for name in ("q_proj", "k_proj", "v_proj", "o_proj")
-            for part in linear(f"{prefix}.self_attn.{name}", width, width)
-        ),
-        *linear(f"{prefix}.mlp.fc1", inner, width),
-        *linear(f"{prefix}.mlp.fc2", width, inner),
-        *norm(f"{prefix}.input_layernorm", width),
-        *norm(f"{prefix}.post_attention_layernorm", width),
-    )

@@ -17,11 +17,8 @@ BY_METHOD = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
 BY_ALGORITHM = {"FP8": "fp8", "NVFP4": "nvfp4"}
 # compressed-tensors' `type` and `num_bits` of a group's weights: compressed_tensors/quantization/quant_args.py.
 BY_NUMBERS: Mapping[tuple[object, object], str] = {
-    ("float", 8): "fp8",
-    ("int", 8): "int8",
-    ("int", 4): "int4",
-    ("float", 4): "nvfp4",
-}
+    ("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4",
+}  # fmt: skip
 INT4_EXPERTS = "int4-experts"
 KEPT_BESIDE_EXPERTS = ("self_attn", "shared_experts")
 MXFP4_PACKED = "mxfp4-pack-quantized"

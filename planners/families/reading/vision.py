@@ -7,7 +7,7 @@ function names; defaults are the config classes' own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from plimsoll.planners.architecture.weight import Part, Weight
@@ -20,6 +20,10 @@ VISION_COSMETIC = (
     "attention_dropout", "dropout", "hidden_act", "initializer_factor", "layer_norm_eps", "projection_dim",
     "projector_hidden_act", "rope_parameters", "rope_theta", "use_bfloat16", "vocab_size", "head_dim",
 )  # fmt: skip
+
+
+# Queries, keys and values are as wide as the tower, each.
+QUERY_KEY_VALUE = 3
 
 
 class Matrix(NamedTuple):
@@ -48,6 +52,51 @@ def norm(name: str, width: int, *, bias: bool = True) -> tuple[tuple[str, Shape]
     return (scale, (f"{name}.bias", (width,))) if bias else (scale,)
 
 
+def tower_layers(
+    prefix: str,
+    number: int,
+    width: int,
+    inner: int,
+    *,
+    attention: tuple[str, ...],
+    feed_forward: tuple[str, ...],
+    norms: tuple[str, str],
+    attention_bias: bool = True,
+    bias: bool = True,
+    norm_bias: bool = True,
+) -> Iterator[tuple[str, Shape]]:
+    """Yield the weights of a tower's layers: attention, a feed-forward, two norms.
+
+    `attention` names queries, keys, values and output, or one matrix of all three and the output; `feed_forward` what
+    goes to `inner` features, one matrix or a gate and its other half, and the way back.
+    """
+    *entries, output = attention
+    *firsts, last = feed_forward
+    for index in range(number):
+        layer = f"{prefix}.{index}"
+        for name in entries:
+            yield from linear(f"{layer}.{name}", width * QUERY_KEY_VALUE // len(entries), width, bias=attention_bias)
+        yield from linear(f"{layer}.{output}", width, width, bias=attention_bias)
+        for name in firsts:
+            yield from linear(f"{layer}.{name}", inner, width, bias=bias)
+        yield from linear(f"{layer}.{last}", width, inner, bias=bias)
+        for name in norms:
+            yield from norm(f"{layer}.{name}", width, bias=norm_bias)
+
+
+def clip_layers(prefix: str, number: int, width: int, inner: int) -> Iterator[tuple[str, Shape]]:
+    """Yield the weights of CLIP's and SigLIP's layers."""
+    return tower_layers(
+        prefix,
+        number,
+        width,
+        inner,
+        attention=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+        feed_forward=("mlp.fc1", "mlp.fc2"),
+        norms=("layer_norm1", "layer_norm2"),
+    )
+
+
 def siglip_tower(config: ConfigReader) -> tuple[Weight, ...]:
     """Return a SigLIP tower. Source: modeling_siglip."""
     prefix = "vision_tower.vision_model"
@@ -64,7 +113,7 @@ def siglip_tower(config: ConfigReader) -> tuple[Weight, ...]:
             (f"{prefix}.embeddings.patch_embedding.weight", (width, channels, patch, patch)),
             (f"{prefix}.embeddings.patch_embedding.bias", (width,)),
             (f"{prefix}.embeddings.position_embedding.weight", (positions, width)),
-            *_clip_layers(prefix, width, inner, layers),
+            *clip_layers(f"{prefix}.encoder.layers", layers, width, inner),
             *norm(f"{prefix}.post_layernorm", width),
             *(
                 (
@@ -101,7 +150,7 @@ def clip_tower(config: ConfigReader) -> tuple[Weight, ...]:
             (f"{prefix}.embeddings.patch_embedding.weight", (width, channels, patch, patch)),
             (f"{prefix}.embeddings.position_embedding.weight", (positions, width)),
             *norm(f"{prefix}.pre_layrnorm", width),
-            *_clip_layers(prefix, width, inner, layers),
+            *clip_layers(f"{prefix}.encoder.layers", layers, width, inner),
             *norm(f"{prefix}.post_layernorm", width),
         )
     )
@@ -113,33 +162,24 @@ def pixtral_tower(config: ConfigReader) -> tuple[Weight, ...]:
     width = config.size("hidden_size", default=1024)
     inner = config.size("intermediate_size", default=4096)
     patch, channels = config.size("patch_size", default=16), config.size("num_channels", default=3)
-    shapes: list[tuple[str, Shape]] = [
-        ("vision_tower.patch_conv.weight", (width, channels, patch, patch)),
-        *norm("vision_tower.ln_pre", width, bias=False),
-    ]
-    for layer in range(config.size("num_hidden_layers", default=24, most=MOST_LAYERS)):
-        prefix = f"vision_tower.transformer.layers.{layer}"
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            shapes.extend(linear(f"{prefix}.attention.{name}", width, width, bias=False))
-        shapes.extend(linear(f"{prefix}.feed_forward.gate_proj", inner, width, bias=False))
-        shapes.extend(linear(f"{prefix}.feed_forward.up_proj", inner, width, bias=False))
-        shapes.extend(linear(f"{prefix}.feed_forward.down_proj", width, inner, bias=False))
-        shapes.extend(norm(f"{prefix}.attention_norm", width, bias=False))
-        shapes.extend(norm(f"{prefix}.ffn_norm", width, bias=False))
-    return vision_weights(shapes)
-
-
-def _clip_layers(prefix: str, width: int, inner: int, layers: int) -> list[tuple[str, Shape]]:
-    shapes: list[tuple[str, Shape]] = []
-    for index in range(layers):
-        layer = f"{prefix}.encoder.layers.{index}"
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            shapes.extend(linear(f"{layer}.self_attn.{name}", width, width))
-        shapes.extend(linear(f"{layer}.mlp.fc1", inner, width))
-        shapes.extend(linear(f"{layer}.mlp.fc2", width, inner))
-        shapes.extend(norm(f"{layer}.layer_norm1", width))
-        shapes.extend(norm(f"{layer}.layer_norm2", width))
-    return shapes
+    return vision_weights(
+        (
+            ("vision_tower.patch_conv.weight", (width, channels, patch, patch)),
+            *norm("vision_tower.ln_pre", width, bias=False),
+            *tower_layers(
+                "vision_tower.transformer.layers",
+                config.size("num_hidden_layers", default=24, most=MOST_LAYERS),
+                width,
+                inner,
+                attention=("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+                feed_forward=("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"),
+                norms=("attention_norm", "ffn_norm"),
+                attention_bias=False,
+                bias=False,
+                norm_bias=False,
+            ),
+        )
+    )
 
 
 TOWERS: Mapping[str, Tower] = {

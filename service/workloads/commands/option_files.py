@@ -47,10 +47,14 @@ def option_file(path: str, container: Container) -> Mapping[str, Any]:
 
 
 def file_text(path: str, container: Container) -> str | None:
-    """Return a mounted file's text, None where no ConfigMap at hand holds it; relative paths are the container's."""
+    """Return a file's text, None where no ConfigMap at hand holds it and no shell text wrote it."""
+    return container.files.get(container_path(path, container))
+
+
+def container_path(path: str, container: Container) -> str:
+    """Return a path as the container's files have it; relative ones begin at its working directory."""
     folder = container.definition.get("workingDir")
-    place = posixpath.normpath(posixpath.join(folder if isinstance(folder, str) else "", path))
-    return container.files.get(place)
+    return posixpath.normpath(posixpath.join(folder if isinstance(folder, str) else "", path))
 
 
 def option_words(path: str, container: Container) -> tuple[str, ...]:

@@ -10,8 +10,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-ARITHMETIC = re.compile(r"^\$\(\((.*)\)\)$", re.DOTALL)
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME, NUMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(r"-?(?:0|[1-9][0-9]{0,9})")
+# `i++`, `--i`, `i = 2` and `i += 2`, but not `i == 2`.
+ASSIGNED = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&^|]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+)
 # A launch script counts ranks and nodes: nothing larger is meant.
 MOST_CHARACTERS, MOST_VALUE = 200, 2**31
 OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -23,18 +26,26 @@ OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def arithmetic_value(text: str, value_of: Callable[[str], str | None]) -> int | None:
-    """Return what `$((…))` comes to, its `$NAME` replaced already; None where it takes what is not known."""
-    match = ARITHMETIC.match(text)
-    if match is None or len(text) > MOST_CHARACTERS:
+def assigned_in_arithmetic(text: str) -> list[str]:
+    """Return the names that arithmetic gives other values."""
+    return [match[1] or match[2] for match in ASSIGNED.finditer(text)]
+
+
+def arithmetic_value(text: str, value_of: Callable[[str], object]) -> int | None:
+    """Return what arithmetic comes to, its `$NAME` replaced already; None where it takes what is not known."""
+    if len(text) > MOST_CHARACTERS:
         return None
-    names = {name: value_of(name) or name for name in NAME.findall(match[1])}
-    expression = NAME.sub(lambda name: names[name[0]], match[1]).strip()
+    expression = NAME.sub(lambda name: _number(name[0], value_of(name[0])), text).strip()
     try:
         value = _value(ast.parse(expression, mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
         return None
     return value if abs(value) < MOST_VALUE else None
+
+
+def _number(name: str, value: object) -> str:
+    """Return a name's number in brackets, the name where it holds none."""
+    return f"({value})" if isinstance(value, str) and NUMBER.fullmatch(value) else name
 
 
 def _value(node: ast.expr) -> int:

@@ -1,238 +1,233 @@
-"""Shell text as commands, and their words as quoted and unquoted pieces.
+"""The words that a shell makes of a command: quotes taken away, variables and sums put in, blanks dividing.
 
-What a shell would put in place of a piece is not decided here: that takes its variables. Redirections are left out.
-Source: POSIX.1-2024, Shell Command Language, 2.2 (quoting) and 2.3 (tokens); arrays as bash has them.
+What only a run would tell stands as it is written. Redirections and file names' patterns are left alone.
+Source: POSIX.1-2024, Shell Command Language, 2.2 (quoting) and 2.6 (word expansions); arrays as bash has them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-# A word that opens or ends a part which may run or not, and those that stand before a command in it.
-OPENING = frozenset({"if", "case", "for", "while", "until", "select"})
-CLOSING = frozenset({"fi", "esac", "done"})
-BEFORE_COMMANDS = frozenset({"then", "else", "elif", "do", "{", "}", "!", *OPENING, *CLOSING})
-TESTS = frozenset({"[", "[[", "test"})
-BLANKS, ENDS = " \t\r", ";&|()\n"
-ESCAPABLE_IN_QUOTES = '$`"\\\n'
-# Signs that mean themselves, without quotes and in double quotes.
-PLAIN = re.compile(r"[^\s'\"\\`$;&|()<>=]+")
-PLAIN_IN_QUOTES = re.compile(r"[^\"\\`$]+")
-Kind: TypeAlias = Literal["literal", "bare", "quoted", "output"]
+from plimsoll.service.workloads.commands.shell_arithmetic import arithmetic_value, assigned_in_arithmetic
+from plimsoll.service.workloads.commands.shell_syntax import ShellText
+from plimsoll.service.workloads.commands.shell_variables import Value, Variables, sealed, unsealed
 
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a word: `literal` as it stands, `bare` and `quoted` with variables in it, `output` a command's."""
-
-    text: str
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """One word; `elements` are those of an array that is assigned to the name in `pieces`, None for any other word."""
-
-    pieces: tuple[Piece, ...]
-    elements: tuple[Word, ...] | None = None
-
-    @property
-    def plain(self) -> str:
-        """Return the text of a word without quotes, an empty text for any other."""
-        return "".join(piece.text for piece in self.pieces) if all(p.kind == "bare" for p in self.pieces) else ""
+# What stands around a part of a word: nothing, the default of an unquoted `${NAME:-…}`, double quotes, a here-document.
+Around: TypeAlias = Literal["nothing", "default", "quotes", "document"]
+# What a backslash takes the meaning of there.
+ESCAPED: Mapping[Around, re.Pattern[str]] = {
+    "nothing": re.compile(r"\\(.)", re.DOTALL),
+    "default": re.compile(r"\\(.)", re.DOTALL),
+    "quotes": re.compile(r'\\([$`"\\\n])'),
+    "document": re.compile(r"\\([$`\\\n])"),
+}
+ANSI_ESCAPED, ANSI_SIGNS = re.compile(r"\\([ntr\\'\"])"), {"n": "\n", "t": "\t", "r": "\r"}
+BLANKS = re.compile(r"[ \t\n]+")
+JOINED = re.compile(rb"(?:\\.)*", re.DOTALL)
+MOST_NESTED = 20
+# $NAME, ${NAME}, ${NAME[0]}, ${NAME:-…}; no other form is worked out.
+EXPANSION = re.compile(
+    r"\$(?:([A-Za-z_]\w*|[0-9@*#])|\{([A-Za-z_]\w*|[0-9]{1,3}|[@*#])(?:\[([0-9]{1,3}|[@*])\])?(?:(:?)([-=+?])|\}))",
+    re.ASCII,
+)
+# All other nodes of a word stand for themselves.
+WITH_A_VALUE = frozenset({
+    "string", "raw_string", "ansi_c_string", "simple_expansion", "expansion", "arithmetic_expansion",
+    "command_substitution", "process_substitution",
+})  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """The words of one command; `is_conditional` where it may be left out when the text runs.
+class Words:
+    """Reads the words of one text; what `${NAME:=…}` and sums assign joins the variables."""
 
-    `is_background` where the next one does not wait for it.
-    """
+    def __init__(self, text: ShellText, variables: Variables) -> None:
+        """Take the text and the shell's variables."""
+        self._text = text
+        self._variables = variables
 
-    words: tuple[Word, ...]
-    is_conditional: bool
-    is_background: bool = False
+    def of(self, nodes: Sequence[Node]) -> list[str]:
+        """Return the words of a command's nodes: none of an empty variable, several of one with blanks in it."""
+        return [word for group in self._groups(nodes) for word in self._expanded(group, is_divided=True)]
 
+    def value(self, node: Node | None) -> Value:
+        """Return what the right side of an assignment comes to."""
+        if node is None:
+            return ""
+        if node.type != "array":
+            return "".join(self._expanded([node], is_divided=False))
+        elements = [element for element in node.named_children if element.type != "comment"]
+        if any(self._text.of(element).startswith("[") for element in elements):
+            return sealed(self._text.of(node))
+        return tuple(self.of(elements))
 
-def commands(text: str) -> Iterator[Command]:
-    """Yield the commands of a shell text in order; what follows an unclosed quote is not read."""
-    depth, is_linked, after_test = 0, False, False
-    for words, end in _Reader(text).commands():
-        depth, words = _without_keywords(words, depth)
-        if words:
-            yield Command(words=words, is_conditional=depth > 0 or is_linked, is_background=end == "&")
-            after_test = words[0].plain in TESTS
-        # What comes after `||`, or after a test and `&&`, runs or does not.
-        is_linked = end == "||" or (end == "&&" and (after_test or is_linked))
+    def document(self, body: Node, start: int, end: int) -> str:
+        """Return the text of a here-document from its first byte to its end, variables put in."""
+        fields = _Fields(is_divided=False)
+        self._read(body.children, start, end, fields, "document")
+        return unsealed("".join(fields.words()))
 
+    def _groups(self, nodes: Sequence[Node]) -> Iterator[list[Node]]:
+        """Yield the nodes of each word, for the grammar makes several of some words."""
+        group: list[Node] = []
+        for node in nodes:
+            if group and not self.are_joined(group[-1], node):
+                yield group
+                group = []
+            group.append(node)
+        if group:
+            yield group
 
-def _without_keywords(words: tuple[Word, ...], depth: int) -> tuple[int, tuple[Word, ...]]:
-    while words and words[0].plain in BEFORE_COMMANDS:
-        keyword = words[0].plain
-        depth = max(depth + (keyword in OPENING) - (keyword in CLOSING), 0)
-        words = words[1:]
-        if keyword in ("for", "case", "select"):
-            # A name or a value follows, no command.
-            return depth, ()
-    return depth, words
+    def are_joined(self, node: Node, after: Node) -> bool:
+        """Return whether there is no blank between two nodes: they are parts of one word."""
+        return JOINED.fullmatch(self._text.source, node.end_byte, after.start_byte) is not None
 
+    def _expanded(self, group: Sequence[Node], *, is_divided: bool) -> list[str]:
+        fields = _Fields(is_divided=is_divided)
+        self._read(group, group[0].start_byte, group[-1].end_byte, fields, "nothing")
+        return fields.words()
 
-class _Unclosed(Exception):
-    """A quote or a bracket does not end."""
+    def _read(
+        self, nodes: Sequence[Node], start: int, end: int, fields: _Fields, around: Around, depth: int = 0
+    ) -> None:
+        """Read the text from start to end: nodes with a value by it, and what is between them as it stands."""
+        for node in _with_a_value(nodes):
+            if start <= node.start_byte and node.end_byte <= end:
+                written = self._text.of(node)
+                # The grammar counts blanks in front of a `$` in.
+                begin = node.start_byte + len(written) - len(written := written.lstrip(" \t\n"))
+                self._read_plain(self._text.between(start, begin), fields, around)
+                self._read_valued(node, written, fields, around, depth)
+                start = node.end_byte
+        self._read_plain(self._text.between(start, end), fields, around)
 
+    @staticmethod
+    def _read_plain(written: str, fields: _Fields, around: Around) -> None:
+        text = ESCAPED[around].sub(lambda match: match[1].replace("\n", ""), written)
+        if around == "default" and text == written:
+            fields.divide(text)
+        elif text:
+            fields.add(text)
 
-@dataclass(slots=True)
-class _Reader:
-    text: str
-    place: int = 0
-    pieces: list[tuple[Kind, list[str]]] = field(default_factory=list)
-
-    def commands(self) -> Iterator[tuple[tuple[Word, ...], str]]:
-        """Yield each command's words, and what ended it."""
-        try:
-            while self.place < len(self.text):
-                words, end = self._words(ENDS)
-                yield words, end
-        except _Unclosed:
-            return
-
-    def _words(self, ends: str) -> tuple[tuple[Word, ...], str]:
-        """Return the words up to one of the ends, which is taken too."""
-        words: list[Word] = []
-        is_target = False
-        while self.place < len(self.text):
-            sign = self.text[self.place]
-            if self.text.startswith("\\\n", self.place):
-                self.place += 2
-            elif sign in BLANKS or (sign == "\n" and sign not in ends):
-                self.place += 1
-            elif sign == "#":
-                self._to_the_lines_end()
-            elif self.text[self.place : self.place + 2] in ("<(", ">("):
-                self.place += 1
-                self._bracketed("(", ")")
-                is_target = False
-            elif sign in "<>" or self.text.startswith("&>", self.place):
-                self._redirection()
-                is_target = True
-            elif sign in ends:
-                return tuple(words), self._end()
-            else:
-                word = self._word(ends)
-                if not is_target and not self._is_descriptor(word):
-                    words.append(word)
-                is_target = False
-        return tuple(words), ""
-
-    def _end(self) -> str:
-        two = self.text[self.place : self.place + 2]
-        end = two if two in ("&&", "||", ";;") else self.text[self.place]
-        self.place += len(end)
-        return end
-
-    def _redirection(self) -> None:
-        while self.place < len(self.text) and self.text[self.place] in "<>&|":
-            self.place += 1
-
-    def _is_descriptor(self, word: Word) -> bool:
-        """Return whether a word is the number of a file that is redirected, as in `2>&1`."""
-        return word.plain.isdigit() and self.text[self.place : self.place + 1] in ("<", ">")
-
-    def _to_the_lines_end(self) -> None:
-        end = self.text.find("\n", self.place)
-        self.place = len(self.text) if end < 0 else end
-
-    def _word(self, ends: str) -> Word:
-        self.pieces = []
-        while self.place < len(self.text):
-            sign = self.text[self.place]
-            # bash has no array in an array.
-            if sign == "(" and ends == ENDS and self.pieces and self.pieces[-1][1][-1] == "=":
-                return self._array()
-            if sign in BLANKS or sign in "\n<>" or sign in ends:
-                break
-            self._piece(sign)
-        return Word(pieces=self._taken())
-
-    def _taken(self) -> tuple[Piece, ...]:
-        return tuple(Piece(text="".join(parts), kind=kind) for kind, parts in self.pieces)
-
-    def _array(self) -> Word:
-        name = self._taken()
-        self.place += 1
-        elements, end = self._words(")")
-        if end != ")":
-            raise _Unclosed
-        return Word(pieces=name, elements=elements)
-
-    def _piece(self, sign: str) -> None:
-        if sign == "'":
-            self._add(self._up_to("'"), "literal")
-        elif sign == '"':
-            self.place += 1
-            self._quoted()
-        elif sign == "\\":
-            self._add(self.text[self.place + 1 : self.place + 2].replace("\n", ""), "literal")
-            self.place += 2
-        elif not self._substitution("bare"):
-            self._plain(PLAIN, "bare")
-
-    def _quoted(self) -> None:
-        self._add("", "literal")
-        while self.place < len(self.text):
-            sign = self.text[self.place]
-            following = self.text[self.place + 1 : self.place + 2]
-            if sign == '"':
-                self.place += 1
-                return
-            if sign == "\\" and following and following in ESCAPABLE_IN_QUOTES:
-                self._add(following.replace("\n", ""), "literal")
-                self.place += 2
-            elif not self._substitution("quoted"):
-                self._plain(PLAIN_IN_QUOTES, "quoted")
-        raise _Unclosed
-
-    def _plain(self, signs: re.Pattern[str], kind: Kind) -> None:
-        match = signs.match(self.text, self.place)
-        text = self.text[self.place] if match is None else match[0]
-        self._add(text, kind)
-        self.place += len(text)
-
-    def _substitution(self, kind: Kind) -> bool:
-        """Take what begins with a dollar and a bracket, or a backtick, whole; return whether there was any."""
-        if self.text[self.place] == "`":
-            self._add(f"$({self._up_to('`')})", "output")
-        elif self.text.startswith("$(", self.place):
-            self.place += 1
-            self._add(f"${self._bracketed('(', ')')}", "output")
-        elif self.text.startswith("${", self.place):
-            self.place += 1
-            self._add(f"${self._bracketed('{', '}')}", kind)
+    def _read_valued(self, node: Node, written: str, fields: _Fields, around: Around, depth: int) -> None:
+        if node.type == "raw_string":
+            fields.add(written[1:-1])
+        elif node.type == "ansi_c_string":
+            fields.add(ANSI_ESCAPED.sub(lambda match: ANSI_SIGNS.get(match[1], match[1]), written[2:-1]))
+        elif depth > MOST_NESTED:
+            fields.add(sealed(written))
+        elif node.type == "string":
+            # The quotes of a list that is empty keep no word.
+            if "@" not in written:
+                fields.add("")
+            self._read(node.children, node.start_byte + 1, node.end_byte - 1, fields, "quotes", depth + 1)
+        elif node.type == "arithmetic_expansion":
+            fields.add(self._arithmetic(node, written))
+        elif node.type in ("simple_expansion", "expansion"):
+            self._read_expansion(node, written, fields, around, depth)
         else:
-            return False
-        return True
+            fields.add(sealed(f"$({written[1:-1]})" if written.startswith("`") else written))
 
-    def _up_to(self, mark: str) -> str:
-        end = self.text.find(mark, self.place + 1)
-        if end < 0:
-            raise _Unclosed
-        start, self.place = self.place + 1, end + 1
-        return self.text[start:end]
+    def _arithmetic(self, node: Node, written: str) -> str:
+        self._variables.forget(assigned_in_arithmetic(written))
+        inner = _Fields(is_divided=False)
+        edge = 2 if written.startswith("$((") else 1
+        self._read(node.children, node.start_byte + 1 + edge, node.end_byte - edge, inner, "quotes", MOST_NESTED)
+        number = arithmetic_value("".join(inner.words()), self._variables.value)
+        return sealed(written) if number is None else str(number)
 
-    def _bracketed(self, opening: str, closing: str) -> str:
-        start, depth = self.place, 0
-        while self.place < len(self.text):
-            sign = self.text[self.place]
-            depth += (sign == opening) - (sign == closing)
-            self.place += 1
-            if not depth:
-                return self.text[start : self.place]
-        raise _Unclosed
+    def _read_expansion(self, node: Node, written: str, fields: _Fields, around: Around, depth: int) -> None:
+        match = EXPANSION.match(written)
+        if match is None or not (match[5] or match.end() == len(written)):
+            fields.add(sealed(written))
+            return
+        name, index, colon, sign = match[1] or match[2], match[3] or "", match[4], match[5]
+        value = self._variables.value(name, index)
+        is_filled = bool(value) or (value is not None and not colon)
+        is_empty = value is not None or self._variables.is_unset(name)
+        if is_filled and value is not None and sign != "+":
+            self._put(value, written, fields, around)
+        elif is_filled or (is_empty and sign in ("-", "=")):
+            # The names and signs in front are ASCII: as many bytes as letters.
+            start = node.end_byte - len(written.encode()) + match.end()
+            if sign == "=":
+                self._variables.assign(name, self._default(node, start))
+            inner = "default" if around == "nothing" else around
+            self._read(node.children, start, node.end_byte - 1, fields, inner, depth + 1)
+        elif value is None and not (is_empty and name.isdigit()):
+            fields.add(sealed(written))
 
-    def _add(self, text: str, kind: Kind) -> None:
-        if not self.pieces or self.pieces[-1][0] != kind:
-            self.pieces.append((kind, []))
-        self.pieces[-1][1].append(text)
+    def _default(self, node: Node, start: int) -> str:
+        fields = _Fields(is_divided=False)
+        self._read(node.children, start, node.end_byte - 1, fields, "nothing", MOST_NESTED)
+        return "".join(fields.words())
+
+    def _put(self, value: Value, written: str, fields: _Fields, around: Around) -> None:
+        is_quoted = around in ("quotes", "document")
+        if not is_quoted and not self._variables.is_unset("IFS"):
+            fields.add(sealed(written))
+        elif isinstance(value, tuple):
+            fields.put_list((" ".join(value),) if is_quoted and "*" in written else value, is_quoted=is_quoted)
+        elif is_quoted:
+            fields.add(value)
+        else:
+            fields.divide(value)
+
+
+class _Fields:
+    """The words that one word becomes; one at the most unless it `is_divided` at blanks."""
+
+    def __init__(self, *, is_divided: bool) -> None:
+        self._is_divided = is_divided
+        self._done: list[str] = []
+        self._parts: list[str] = []
+        self._is_open = False
+
+    def add(self, text: str) -> None:
+        """Add a text that is not divided; an empty one makes a word, too."""
+        self._parts.append(text)
+        self._is_open = True
+
+    def divide(self, text: str) -> None:
+        """Add a text whose blanks divide words."""
+        first, *others = BLANKS.split(text) if self._is_divided else (text,)
+        if first:
+            self.add(first)
+        for part in others:
+            self._end()
+            if part:
+                self.add(part)
+
+    def put_list(self, items: Iterable[str], *, is_quoted: bool) -> None:
+        """Add words of an array, the first to what stands in front of it."""
+        for number, item in enumerate(items):
+            if number and self._is_divided:
+                self._end()
+            elif number:
+                self.add(" ")
+            if is_quoted:
+                self.add(item)
+            else:
+                self.divide(item)
+
+    def words(self) -> list[str]:
+        """Return the words."""
+        self._end()
+        return self._done
+
+    def _end(self) -> None:
+        if self._is_open:
+            self._done.append("".join(self._parts))
+        self._parts, self._is_open = [], False
+
+
+def _with_a_value(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        if node.type in WITH_A_VALUE:
+            yield node
+        elif node.child_count:
+            yield from _with_a_value(node.children)

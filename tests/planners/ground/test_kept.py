@@ -29,7 +29,7 @@ def test_what_was_asked_about_is_forgotten_and_what_was_read_of_files_is_not(mod
 
 def test_caches_of_models_and_layouts_are_among_them():
     from plimsoll.planners.memory import shards
-    from plimsoll.planners.serving.weights.stages import stages as weights
+    from plimsoll.planners.serving.weights import stages as weights
     from plimsoll.planners.training import sharding
 
     known = tuple(bounded_caches())

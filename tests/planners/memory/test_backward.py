@@ -8,6 +8,7 @@ from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.backward import backward_items
 from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.items import PHASES
 from plimsoll.planners.memory.step_context import step_context
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
@@ -25,6 +26,12 @@ def events(framework, *, tokens=32, batch=2, gpus=2, layout=None, training=None,
     rows = all_stages(layouts, job.model, batch)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
     return list(backward_items(step_context(layouts, rows, job, held, active)))
+
+
+def root_reduction(found):
+    """Return the one event at which the root's gradients are reduced, or the first unit's of a pipeline."""
+    (reduction,) = (items for items in found if PHASES[items.phase] == "root gradient reduction")
+    return reduction
 
 
 def test_of_few_tokens_a_layer_ends_with_all_its_gradients_and_its_first_norm():
@@ -81,7 +88,7 @@ def test_a_pipeline_has_no_shards_of_gradients_before_its_last_pass():
 
 
 def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
-    reduction = events("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2})[-1]
+    reduction = root_reduction(events("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2}))
     # The embedding: its weights are gone, its gradient is summed, copied for the reduction, and then half of it stays.
     assert reduction.communication[0].item() == 2 * 2 * LAYER + 4 * (2 * LAYER + EMBEDDING) + 4 * EMBEDDING
     assert reduction.gradients[0].item() == 4 * EMBEDDING / 2
@@ -118,7 +125,7 @@ def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_i
 
 
 def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
-    root = events("accelerate")[-1]
+    root = root_reduction(events("accelerate"))
     # Whole in 16 bits and in the buffer of 4 bytes; of the layers the shards, 4 bytes over 2 ranks.
     assert root.communication.item() == (2 + 4) * (EMBEDDING + HEAD)
     assert root.gradients.item() == 4 * 4 * LAYER / 2

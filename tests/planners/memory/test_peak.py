@@ -384,6 +384,7 @@ def test_an_interleaved_stage_of_unlike_layers_has_the_weights_of_its_chunks():
     assert parameters[3] - parameters[2] == 2 * (8 * 16 + 8 + 9 * 3 * 16 * 8 - 3 * 16 * 32 + 130 * 16 + 16)
 
 
+@pytest.mark.slow
 def test_every_model_of_the_catalogue_has_an_account():
     for listed in catalogue().models:
         planned = memory("accelerate", model=describe_config(listed.config, name=listed.id), layout={"recompute": FULL})

@@ -77,6 +77,7 @@ def test_missing_memory_is_told_in_gibibytes_with_stage_and_phase():
     assert comparison.reasons[0].detail.startswith(f"Out of memory by {short:.1f} GiB on stage 0 in ")
 
 
+@pytest.mark.slow
 def test_every_stage_that_exceeds_its_card_is_told():
     degrees = {"data_parallel": 1, "tensor_parallel": 2, "pipeline_parallel": 4}
     comparison = compared(model=llama(LLAMA_3_70B), degrees=degrees, named={"framework": "megatron"})

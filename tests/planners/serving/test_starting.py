@@ -64,6 +64,7 @@ CHECKS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_every_model_of_the_catalogue_is_planned_with_options_that_vllm_starts_with(gpus):
     refused = []

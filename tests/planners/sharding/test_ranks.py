@@ -41,6 +41,7 @@ def cases(draw):
     return model, layout, policy
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_every_rank_holds_what_the_stack_gives_it(case):

@@ -34,7 +34,7 @@ def stacks(tmp_path: Path) -> StackFolders:
     return StackFolders(tmp_path / "stacks")
 
 
-def add(stacks: StackFolders, text: str, *, folder: str = "zero_offload", file: str = "stack.toml") -> None:
+def add(stacks: StackFolders, text: str, *, folder: str = "made_up", file: str = "stack.toml") -> None:
     path = stacks.root / folder / file
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -43,12 +43,12 @@ def add(stacks: StackFolders, text: str, *, folder: str = "zero_offload", file: 
 def test_folders_are_the_list_and_underscores_are_dashes(stacks: StackFolders):
     assert stacks.names() == stack_names()
     add(stacks, OWN_LINES + BAND)
-    assert set(stacks.names()) - set(stack_names()) == {"zero-offload"}
+    assert set(stacks.names()) - set(stack_names()) == {"made-up"}
 
 
 def test_a_stack_like_another_has_its_numbers_and_its_own_in_their_place(stacks: StackFolders):
     add(stacks, f'like = "deepspeed"\n{OWN_LINES}\n[kernels]\nnorm_statistic_bytes = 8\n{BAND}')
-    made = profile_of("zero-offload", stacks.table("zero-offload", STACK))
+    made = profile_of("made-up", stacks.table("made-up", STACK))
     kin = load_profile("deepspeed")
     assert (made.kernels.norm_statistic_bytes, made.kernels.eager_score_bytes) == (8, kin.kernels.eager_score_bytes)
     assert (made.states, made.can, made.zero) == (kin.states, kin.can, kin.zero)
@@ -56,7 +56,7 @@ def test_a_stack_like_another_has_its_numbers_and_its_own_in_their_place(stacks:
 
 def test_a_stack_like_another_shards_as_that_one_does_in_every_stage(stacks: StackFolders):
     add(stacks, f'like = "deepspeed"\n{OWN_LINES}{BAND}')
-    made = profile_of("zero-offload", stacks.table("zero-offload", STACK))
+    made = profile_of("made-up", stacks.table("made-up", STACK))
     assert made.placement == load_profile("deepspeed").placement
 
 
@@ -65,7 +65,7 @@ def test_a_stack_without_a_kin_has_to_say_how_it_shards(stacks: StackFolders):
     without = text.replace('3 = "each_tensor_flat"\n', "").replace('title = "', 'title = "another ')
     add(stacks, without)
     with pytest.raises(ValueError, match=r"\['3'\] are not stated"):
-        profile_of("zero-offload", stacks.table("zero-offload", STACK))
+        profile_of("made-up", stacks.table("made-up", STACK))
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -84,7 +84,7 @@ def test_what_says_where_numbers_come_from_is_inherited_by_nobody(stacks: StackF
     add(stacks, OWN_LINES + BAND)
     add(stacks, "\n".join(['like = "ddp"', *lines]), file=f"{kind}.toml")
     with pytest.raises(ValueError, match=f"{key} must be its own"):
-        stacks.table("zero-offload", kind)
+        stacks.table("made-up", kind)
 
 
 def _toml(value: object) -> str:
@@ -97,25 +97,25 @@ def test_a_title_that_another_stack_has_is_refused(stacks: StackFolders):
     title = OWN_LINES.splitlines()[1].replace("DeepSpeed with fp32 gradients on the host", "ATorch on FSDP1")
     add(stacks, OWN_LINES.replace(OWN_LINES.splitlines()[1], title) + 'like = "atorch"\n' + BAND)
     with pytest.raises(ValueError, match="title of atorch"):
-        stacks.table("zero-offload", STACK)
+        stacks.table("made-up", STACK)
 
 
 def test_kernels_that_were_looked_at_under_one_stack_are_not_another_s(stacks: StackFolders):
     add(stacks, f'like = "accelerate"\n{OWN_LINES}{BAND}')
     assert load_profile("accelerate").kernel_choices
-    assert profile_of("zero-offload", stacks.table("zero-offload", STACK)).kernel_choices == ()
+    assert profile_of("made-up", stacks.table("made-up", STACK)).kernel_choices == ()
 
 
 def test_what_is_like_the_textbook_is_not_another_textbook(stacks: StackFolders):
     add(stacks, f'like = "reference"\n{OWN_LINES}{BAND}')
-    assert not profile_of("zero-offload", stacks.table("zero-offload", STACK)).is_textbook
+    assert not profile_of("made-up", stacks.table("made-up", STACK)).is_textbook
 
 
 def test_two_stacks_that_are_like_one_another_are_refused(stacks: StackFolders):
     add(stacks, f'like = "zero-too"\n{OWN_LINES}{BAND}')
-    add(stacks, f'like = "zero-offload"\n{OWN_LINES.replace("host", "card")}{BAND}', folder="zero_too")
+    add(stacks, f'like = "made-up"\n{OWN_LINES.replace("host", "card")}{BAND}', folder="zero_too")
     with pytest.raises(ValueError, match="in a ring"):
-        stacks.table("zero-offload", STACK)
+        stacks.table("made-up", STACK)
 
 
 @pytest.mark.parametrize("text", ["wrong = 1", "[kernels]\nwrong = 1", "[wrong]\nkey = 1"])
@@ -124,7 +124,7 @@ def test_an_unknown_key_is_refused_by_name(stacks: StackFolders, text: str):
     top = f'like = "deepspeed"\n{OWN_LINES}'
     add(stacks, f"{top}{BAND}{table}\n{lines}" if table else f"{text}\n{top}{BAND}")
     with pytest.raises(ValueError, match="wrong"):
-        profile_of("zero-offload", stacks.table("zero-offload", STACK))
+        profile_of("made-up", stacks.table("made-up", STACK))
 
 
 def test_tables_are_merged_key_by_key_and_their_values_replaced_whole():

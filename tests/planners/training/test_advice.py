@@ -248,6 +248,7 @@ def test_no_host_memory_is_offered_to_what_lacks_none():
     assert "hardware.host_memory_bytes" not in changes(question(framework="ddp", gpus=8))
 
 
+@pytest.mark.slow
 def test_offers_beside_a_plan_on_the_host_need_nothing_there():
     machine = hardware(8, host_memory_bytes=2**41)
     answer = plan_training(replace(question(model=llama(LLAMA_3_70B), gpus=8), hardware=machine))

@@ -106,6 +106,7 @@ QUESTIONS: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", stack_names())
 def test_every_sentence_of_every_stack_is_whole(framework: str):
     found = 0
@@ -306,6 +307,7 @@ def test_a_tight_plan_says_how_high_its_peak_may_be():
     assert "Each GPU needs 70.0 GiB, perhaps up to 77.0 GiB, of 75.0 GiB;" in said
 
 
+@pytest.mark.slow
 def test_a_plan_that_counts_gpus_says_that_it_counts_those_without_offload():
     asked = question(gpus=8)
     free = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=1, maximum=64, is_free=True)))

@@ -180,6 +180,7 @@ def test_degrees_that_a_models_experts_forbid_are_left_out_and_not_raised():
     assert experts == {1, 2, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [10**6, (1, 10**6)])
 def test_a_million_gpus_are_searched_as_fast_as_a_hundred(gpus):
     result = found(model(MIXTRAL), gpus=gpus)

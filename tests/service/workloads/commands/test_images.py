@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from plimsoll.service.workloads.commands.images import image_name, known_image
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("vllm/vllm-openai:v0.19.0", "vllm/vllm-openai"),
+        ("docker.io/vllm/vllm-openai", "vllm/vllm-openai"),
+        ("localhost:5000/vllm/vllm-openai:x@sha256:00", "vllm/vllm-openai"),
+        ("python:3.11", "python"),
+        ("", ""),
+    ],
+)
+def test_an_images_name_is_without_registry_tag_and_digest(image: str, name: str):
+    assert image_name(image) == name
+
+
+@pytest.mark.parametrize(
+    ("image", "value"),
+    [
+        ("a/b:1", 1),
+        ("registry.example/mirror/a/b@sha256:0", 1),
+        ("localhost:5000/a/b", 1),
+        ("b:1", None),
+        ("x/b", None),
+        ("a/b/c", None),
+    ],
+)
+def test_an_image_is_known_under_a_mirrors_name_too(image: str, value: int | None):
+    assert known_image(image, {"a/b": 1}) == value
