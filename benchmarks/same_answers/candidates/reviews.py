@@ -91,13 +91,15 @@ def _annotated() -> Iterator[Candidate]:
         ("plan without GPUs", {"training": training}),
     ):
         text = json.dumps({"model": "meta-llama/Llama-3.1-8B", **request})
-        yield _review(f"review of an annotated {kind}", _job("train", plan=text))
+        yield _review(f"review of an annotated {kind}", _job("train", annotation=("plan", text)))
     for text in ("{", "[]", "7"):
-        yield _review(f"review of an annotated {text}", _job("train", plan=text))
-    yield _review("review of an annotated id", _job("train", **{"plan-id": "f" * 40}))
+        yield _review(f"review of an annotated {text}", _job("train", annotation=("plan", text)))
+    yield _review("review of an annotated id", _job("train", annotation=("plan-id", "f" * 40)))
 
 
-def _job(command: str, *, config_map: str = "files", selector: bool = True, **annotations: str) -> dict[str, Any]:
+def _job(
+    command: str, *, config_map: str = "files", selector: bool = True, annotation: tuple[str, str] | None = None
+) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "vllm/vllm-openai:v0.19.0",
@@ -105,11 +107,12 @@ def _job(command: str, *, config_map: str = "files", selector: bool = True, **an
         "resources": {"limits": {"nvidia.com/gpu": "8"}},
         "volumeMounts": [{"name": "v", "mountPath": "/c"}],
     }
-    pod = {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": config_map}}]}
+    pod: dict[str, Any] = {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": config_map}}]}
     if selector:
-        pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}  # type: ignore[assignment]
-    named = {f"plimsoll.dev/{name}": text for name, text in annotations.items()}
-    metadata = {"name": "a", "annotations": named}
+        pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    metadata: dict[str, Any] = {"name": "a"}
+    if annotation is not None:
+        metadata["annotations"] = {f"plimsoll.dev/{annotation[0]}": annotation[1]}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
 
 
