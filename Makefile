@@ -118,7 +118,7 @@ sbom: $(AUDIT_VENV)/.tools ## Write plimsoll.cdx.json, the bill of materials (Cy
 		--pyproject pyproject.toml --output-reproducible --of JSON --output-file plimsoll.cdx.json -
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
-	rm -rf $(VENV) $(AUDIT_VENV) $(CONTRACT_TOOLS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	rm -rf $(VENV) $(AUDIT_VENV) $(CONTRACT_TOOLS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .same-answers *.egg-info build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Plimsoll needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'

@@ -73,6 +73,78 @@ ELSEWHERE: dict[str, tuple[dict[str, str], ...]] = {
         {"path": "tiny"},
     ),
 }
+# What a request does not have, or has otherwise: fields in the words of other programs, and values that are none.
+TRAINING_FIELDS: tuple[str, ...] = (
+    "max_seq_length",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "learning_rate",
+    "optim",
+    "bf16",
+    "lora_r",
+    "zero_stage",
+    "tensor_model_parallel_size",
+    "precison",
+)
+TRAINING_VALUES: tuple[tuple[str, Any], ...] = (
+    ("framework", "torchtitan"),
+    ("framework", "FSDP2"),
+    ("framework", 7),
+    ("objective", "speed"),
+    ("compare", {}),
+    ("deadline_seconds", 5),
+    ("training", {"optimizer": "adam"}),
+    ("training", {"precision": "bfloat16"}),
+    ("training", {"sequence_length": 1.5}),
+    ("training", {"global_batch_size": -1}),
+    ("training", None),
+    ("training", {"method": "full", "lora": {"rank": 8}}),
+    ("training", {"recompute": {"every": 0}}),
+    ("training", {"recompute": {"modules": ["mpl"]}}),
+    ("training", {"companions": [{"role": "critic"}]}),
+    ("training", {"companions": [{"role": "reward", "model": "lama"}]}),
+    ("hardware", {"gpu": "h100"}),
+    ("hardware", {"gpu": "h10"}),
+    ("hardware", {"fleet": []}),
+    ("hardware", {"gpu": "h100-sxm", "gpus": {"min": 4, "max": 2}}),
+    ("hardware", {"gpu": "h100-sxm", "gpus": 0}),
+    ("hardware", {"gpu": "h100-sxm", "gpus": 10**9}),
+    ("hardware", {"gpu": "h100-sxm", "cluster": "dgx-a100-640gb"}),
+    ("hardware", {"gpu": "h100-sxm", "cluster": "dgx"}),
+    ("model", {"path": "/srv/models/x"}),
+    ("model", {"hub": "a/b"}),
+    ("model", {"config": {}}),
+    ("model", {"config": {"model_type": "lama"}}),
+    ("model", {"config": {"model_type": "llama"}}),
+    ("model", {"model_type": "llama", "hidden_size": 8}),
+    ("model", 7),
+    ("resilience", {"gpu_failures_per_month": "often"}),
+    ("validate", "always"),
+)
+SERVING_FIELDS: tuple[str, ...] = (
+    "quantization",
+    "dtype",
+    "kv_cache_dtype",
+    "tensor_parallel_size",
+    "max_tokens",
+    "max_batch_size",
+    "tp",
+)
+SERVING_VALUES: tuple[tuple[str, Any], ...] = (
+    ("engine", "tgi"),
+    ("engine", "vLLM"),
+    ("weights", "awq"),
+    ("weights", []),
+    ("kv_cache", "fp8_e5m2"),
+    ("max_model_len", 0),
+    ("gpu_memory_utilization", 1.5),
+    ("input_length", {"histogram": {"lengths": [1], "counts": []}}),
+    ("speculative", {"tokens": 3}),
+    ("disaggregated", "yes"),
+    ("slo", {"ttft_seconds": -1}),
+    ("concurrency", 1e12),
+)
 TEXT = {"accept": "text/plain"}
 
 
@@ -113,82 +185,15 @@ def _described(kind: str, model: Any) -> Candidate:
 def _foreign() -> Iterator[Candidate]:
     """Yield requests in the words of other programs, and with values that are none."""
     train = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}}
-    for field in (
-        "max_seq_length",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "gradient_checkpointing",
-        "learning_rate",
-        "optim",
-        "bf16",
-        "lora_r",
-        "zero_stage",
-        "tensor_model_parallel_size",
-        "precison",
-    ):
+    for field in TRAINING_FIELDS:
         yield _planned(f"refused: training.{field}", "train", {**train, "training": {field: 8}})
     for field in ("dp_degree", "tp_size", "pp", "fsdp", "num_stages"):
         yield _planned(f"refused: layout.{field}", "train", {**train, "layout": {field: 2}})
-    for name, value in (
-        ("framework", "torchtitan"),
-        ("framework", "FSDP2"),
-        ("framework", 7),
-        ("objective", "speed"),
-        ("compare", {}),
-        ("deadline_seconds", 5),
-        ("training", {"optimizer": "adam"}),
-        ("training", {"precision": "bfloat16"}),
-        ("training", {"sequence_length": 1.5}),
-        ("training", {"global_batch_size": -1}),
-        ("training", None),
-        ("training", {"method": "full", "lora": {"rank": 8}}),
-        ("training", {"recompute": {"every": 0}}),
-        ("training", {"recompute": {"modules": ["mpl"]}}),
-        ("training", {"companions": [{"role": "critic"}]}),
-        ("training", {"companions": [{"role": "reward", "model": "lama"}]}),
-        ("hardware", {"gpu": "h100"}),
-        ("hardware", {"gpu": "h10"}),
-        ("hardware", {"fleet": []}),
-        ("hardware", {"gpu": "h100-sxm", "gpus": {"min": 4, "max": 2}}),
-        ("hardware", {"gpu": "h100-sxm", "gpus": 0}),
-        ("hardware", {"gpu": "h100-sxm", "gpus": 10**9}),
-        ("hardware", {"gpu": "h100-sxm", "cluster": "dgx-a100-640gb"}),
-        ("hardware", {"gpu": "h100-sxm", "cluster": "dgx"}),
-        ("model", {"path": "/srv/models/x"}),
-        ("model", {"hub": "a/b"}),
-        ("model", {"config": {}}),
-        ("model", {"config": {"model_type": "lama"}}),
-        ("model", {"config": {"model_type": "llama"}}),
-        ("model", {"model_type": "llama", "hidden_size": 8}),
-        ("model", 7),
-        ("resilience", {"gpu_failures_per_month": "often"}),
-        ("validate", "always"),
-    ):
+    for name, value in TRAINING_VALUES:
         yield _planned(f"refused: {name}={value}"[:100], "train", {**train, name: value})
-    for field in (
-        "quantization",
-        "dtype",
-        "kv_cache_dtype",
-        "tensor_parallel_size",
-        "max_tokens",
-        "max_batch_size",
-        "tp",
-    ):
+    for field in SERVING_FIELDS:
         yield _planned(f"refused: serving.{field}", "infer", {**train, "serving": {field: "fp8"}})
-    for name, value in (
-        ("engine", "tgi"),
-        ("engine", "vLLM"),
-        ("weights", "awq"),
-        ("weights", []),
-        ("kv_cache", "fp8_e5m2"),
-        ("max_model_len", 0),
-        ("gpu_memory_utilization", 1.5),
-        ("input_length", {"histogram": {"lengths": [1], "counts": []}}),
-        ("speculative", {"tokens": 3}),
-        ("disaggregated", "yes"),
-        ("slo", {"ttft_seconds": -1}),
-        ("concurrency", 1e12),
-    ):
+    for name, value in SERVING_VALUES:
         yield _planned(f"refused: serving.{name}={value}"[:100], "infer", {**train, "serving": {name: value}})
     for text in ("", "{", "[]", "null", '{"model": NaN}', '{"a":1,"a":2}', '"x"', "{}", '{"model":"\\ud800"}'):
         yield {"kind": f"refused: {text}", "method": "POST", "path": "/plan/train", "text": text}

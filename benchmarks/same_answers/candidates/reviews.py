@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def candidates() -> Iterator[Candidate]:
             manifest = yaml.safe_load(text.split("\n===\n")[-1])
             yield _review(f"review of {file.stem}: {manifest['metadata']['name']}", manifest)
     yield from _with_files()
+    yield from _annotated()
     for file in sorted(RECORDED.glob("*.json")):
         yield {**_sent(f"review as recorded: {file.stem}"), "text": file.read_text(encoding="utf-8")}
 
@@ -77,7 +79,27 @@ def _with_files() -> Iterator[Candidate]:
             yield review
 
 
-def _job(command: str, *, config_map: str = "files", selector: bool = True) -> dict[str, Any]:
+def _annotated() -> Iterator[Candidate]:
+    """Yield jobs whose plan is asked for in an annotation, for the GPUs they have, for others, and unreadably."""
+    training = {"sequence_length": 2048, "global_batch_size": 64}
+    for kind, request in (
+        ("plan for 8", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "training": training}),
+        ("plan for 16", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 16}, "training": training}),
+        ("plan for another GPU", {"hardware": {"gpu": "a100-sxm-80gb", "gpus": 8}, "training": training}),
+        ("deployment for 8", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "serving": {"max_model_len": 4096}}),
+        ("plan of no field", {"hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "trainig": training}),
+        ("plan without GPUs", {"training": training}),
+    ):
+        text = json.dumps({"model": "meta-llama/Llama-3.1-8B", **request})
+        yield _review(f"review of an annotated {kind}", _job("train", annotation=("plan", text)))
+    for text in ("{", "[]", "7"):
+        yield _review(f"review of an annotated {text}", _job("train", annotation=("plan", text)))
+    yield _review("review of an annotated id", _job("train", annotation=("plan-id", "f" * 40)))
+
+
+def _job(
+    command: str, *, config_map: str = "files", selector: bool = True, annotation: tuple[str, str] | None = None
+) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "vllm/vllm-openai:v0.19.0",
@@ -85,10 +107,13 @@ def _job(command: str, *, config_map: str = "files", selector: bool = True) -> d
         "resources": {"limits": {"nvidia.com/gpu": "8"}},
         "volumeMounts": [{"name": "v", "mountPath": "/c"}],
     }
-    pod = {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": config_map}}]}
+    pod: dict[str, Any] = {"containers": [container], "volumes": [{"name": "v", "configMap": {"name": config_map}}]}
     if selector:
-        pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}  # type: ignore[assignment]
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"template": {"spec": pod}}}
+        pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    metadata: dict[str, Any] = {"name": "a"}
+    if annotation is not None:
+        metadata["annotations"] = {f"plimsoll.dev/{annotation[0]}": annotation[1]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
 
 
 def _train_job(runtime: dict[str, str]) -> dict[str, Any]:
