@@ -70,9 +70,9 @@ class Shell:
         if not program:
             return
         if program[0] in self.functions:
-            yield from self._call(program, flow, env or {})
+            yield from self._with(env or {}, self._call(program, flow))
         elif program[0] in ("eval", "source", "."):
-            yield from self._read(self._text_read_here(program), flow)
+            yield from self._with(env or {}, self._read(self._text_read_here(program), flow))
         elif (script := _script(program, self.system.container)) is not None:
             inner = self.variables.of_script(script.arguments, {**(env or {}), **assigned})
             yield from Shell(variables=inner, system=self.system)._read(script.text, flow)
@@ -99,10 +99,17 @@ class Shell:
             yield from Statements(self, read).of(read.root, flow)
         self._return()
 
-    def _call(self, words: Sequence[str], flow: Flow, env: Mapping[str, str]) -> Iterator[Program]:
+    def _with(self, env: Mapping[str, str], found: Iterator[Program]) -> Iterator[Program]:
+        """Yield what is found while variables have the values that stand in front of a command of this shell."""
+        for name, value in env.items():
+            self.variables.assign(name, value)
+        self.variables.export(env)
+        yield from found
+        self.variables.forget(env)
+
+    def _call(self, words: Sequence[str], flow: Flow) -> Iterator[Program]:
         function, variables = self.functions[words[0]], self.variables
         before = variables.arguments, variables.local
-        variables.forget(env)
         variables.arguments, variables.local = ("", *words[1:]), []
         flow = replace(flow, is_conditional=flow.is_conditional or function.is_conditional)
         yield from Statements(self, function.text).of(function.body, flow)

@@ -219,7 +219,7 @@ class Statements:
     def _command(self, node: Node, flow: Flow, redirects: Sequence[Node]) -> Iterator[Program]:
         parts = [part for part in node.children if part.type not in ("comment", *REDIRECTS)]
         assignments = [part for part in parts if part.type == "variable_assignment"]
-        if any(self._is_torn(part, after) for part, after in pairwise(parts)):
+        if self._is_torn(parts):
             self._shell.system.give_up()
             return
         behind = [word for redirect in redirects for word in _words_behind(redirect)]
@@ -233,10 +233,14 @@ class Statements:
         env = {name: value for name, value, _ in given if isinstance(value, str)}
         yield from self._shell.run(words, flow, env)
 
-    def _is_torn(self, part: Node, after: Node) -> bool:
+    def _is_torn(self, parts: Sequence[Node]) -> bool:
         """Return whether the grammar cuts an assigned value in two, or takes the next line's command for this one's."""
-        between = self._text.between(part.end_byte, after.start_byte)
-        return part.type == "variable_assignment" and (not between.strip("\\\n") or "\n" in between.replace("\\\n", ""))
+        between = (
+            self._text.between(part.end_byte, after.start_byte)
+            for part, after in pairwise(parts)
+            if part.type == "variable_assignment"
+        )
+        return any(not text.strip("\\\n") or "\n" in text.replace("\\\n", "") for text in between)
 
     def _assigned(self, node: Node) -> tuple[str, Value, bool]:
         """Return the name, the value and whether that is added to the one before."""
@@ -255,6 +259,8 @@ class Statements:
 
     def _declare(self, node: Node) -> None:
         """Do what `export`, `local` and the like do."""
+        if self._is_torn(node.children):
+            self._shell.system.give_up()
         command, variables = self._text.of(node.children[0]), self._shell.variables
         assigned = [self._assign(part) for part in node.named_children if part.type == "variable_assignment"]
         words = self._words.of([part for part in node.named_children if part.type != "variable_assignment"])

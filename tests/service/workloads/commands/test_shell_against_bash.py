@@ -52,6 +52,7 @@ f() { local X=1; e $X; }; X=2; f; e $X
 f() { X=3; }; X=2; f; e $X
 f() ( X=8; ); X=1; f; e $X
 f() { return; e 1; }; f; e 2
+f() { e $A; }; A=1 f; echo 'e $B' > part; B=2 source ./part; C=3 eval 'e $C'; e "[$A$B$C]"
 (A=1; e $A); e "[$A]"
 A=1; (A=2); e $A; A=3 | true; e $A; { A=4; }; e $A
 A=1 e $A; e "[$A]"

@@ -97,6 +97,8 @@ def test_a_function_runs_where_it_is_called(text: str, last: str):
         ("A=1; A=2 e; e $A", "e 1"),
         ("export A=1; bash -c 'e $A'", "e 1"),
         ("A=1 bash -c 'e $A'", "e 1"),
+        ("A=1 eval 'e $A'", "e 1"),
+        ("f() { e $A; }; A=1 f", "e 1"),
         # It is not handed on, but the image may have one.
         ("A=1; bash -c 'e $A'", "e $A"),
         ("A=1; if a; then A=2; e $A; fi", "e 2"),
@@ -159,9 +161,9 @@ def test_what_follows_something_that_cannot_be_read_is_not_read(text: str):
     assert words(text) in (["a"], [])
 
 
-def test_a_value_that_the_grammar_tears_in_two_ends_what_is_read():
-    # It takes `1` for a command.
-    assert words('a\nA=""b$1\nb $A') == ["a"]
+@pytest.mark.parametrize("assignment", ['A=""b$1', 'A="x"1\\\n2', "export A=1\\\n2"])
+def test_a_value_that_the_grammar_tears_in_two_ends_what_is_read(assignment: str):
+    assert words(f"a\n{assignment}\nb $A") == ["a"]
 
 
 def test_a_long_text_of_escapes_is_read_in_one_pass():
