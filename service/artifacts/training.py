@@ -14,11 +14,11 @@ from plimsoll.service.launch.training import Target, TrainingLaunch, given_reaso
 from plimsoll.service.stacks.stack import stacks
 
 
-def training_artifacts(launch: TrainingLaunch) -> LaunchFiles:
-    """Return every launch file of a plan, or why it cannot be written; each is written apart."""
+def training_artifacts(launch: TrainingLaunch, derived: Derived | None = None) -> LaunchFiles:
+    """Return every launch file of a plan, or why it cannot be written; `derived` writes each apart."""
     files: dict[str, Content] = {}
     missing: dict[str, tuple[str, ...]] = {}
-    derived = Derived()
+    derived = derived or Derived()
     for target in stacks()[launch.layout.framework].targets:
         written = functools.partial(_write, target, launch, files, missing)
         derived.part(f"artifacts.{target.name}", written, otherwise=None)
