@@ -17,7 +17,7 @@ from plimsoll.planners.memory.activations import KeptBytes
 from plimsoll.planners.memory.holdings import has_gathering
 from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
-from plimsoll.planners.memory.layer_events import first_adapter_savings_bytes
+from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 
 
@@ -128,7 +128,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         kept = np.where(is_selective, of_all_layers("selective"), kept)
     layers = np.maximum(rows.layers, 1)
     recomputed, checkpoint = _recomputed_layers(layouts, rows, job), most("checkpoint")
-    first_adapter_savings = _unneeded(rows, job, recomputed, share)
+    first_adapter_savings = _first_adapter_savings(rows, job, recomputed, share)
     logits, kept_logits = _logits(job, share, casts)
     return Activity(
         stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - first_adapter_savings,
@@ -179,7 +179,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
-    beside_combine = _returned(layer, share, job) if is_mixture else NOTHING
+    beside_combine = _beside_combine(layer, share, job) if is_mixture else NOTHING
     transient = np.maximum(
         tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
     )
@@ -189,7 +189,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         not_recomputed=not_recomputed,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
         transient=transient,
-        at_last_matmul=_at_last_matrix(layer, share, job, whole + transient),
+        at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
         at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
         at_second_norm=share.of(layer.at_second_norm),
         attention_gradients=share.of(layer.attention_gradients),
@@ -198,7 +198,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NOTHING,
         at_combine=_combine(layer, share) if is_mixture else NOTHING,
         beside_combine=beside_combine,
-        at_recomputed_combine=_tokens_back(layer, share, whole + beside_combine) if is_mixture else NOTHING,
+        at_recomputed_combine=_at_recomputed_combine(layer, share, whole + beside_combine) if is_mixture else NOTHING,
         at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NOTHING,
         saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,
         saved_by_several=twice,
@@ -206,16 +206,16 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     )
 
 
-def _at_last_matrix(layer: LayerBytes, share: RankShare, job: Job, everything: FloatArray) -> FloatArray:
-    """Return what is there at a layer's last matrix: `everything`, or of a mixture that learns what is left by then."""
+def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: FloatArray) -> FloatArray:
+    """Return what is live at the last matrix product: `everything`, or what a mixture in full training has left."""
     if layer.experts_last_product is None or job.method != "full":
         return everything
     return share.of(layer.experts_last_product)
 
 
-def _returned(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
-    """Return what stands beside a layer as its tokens come back; Megatron's over several tensor ranks are summed."""
-    beside_combine = share.of(layer.beside_returned)
+def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
+    """Return what is live beside a layer as tokens return; Megatron sums those of several tensor-parallel ranks."""
+    beside_combine = share.of(layer.beside_combine)
     if not layer.grouped_sent_bytes:
         return np.where(share.layouts.expert_parallel > 1, beside_combine, 0.0)
     sent = share.of_sequence(layer.grouped_sent_bytes)
@@ -225,13 +225,13 @@ def _returned(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     return result
 
 
-def _tokens_back(layer: LayerBytes, share: RankShare, second_run: FloatArray) -> FloatArray:
-    """Return all that is there as a layer's tokens come back in its second run; nothing where it has none."""
+def _at_recomputed_combine(layer: LayerBytes, share: RankShare, recomputed: FloatArray) -> FloatArray:
+    """Return all that is live as tokens return while the layer is recomputed; nothing where it is not."""
     recompute = share.layouts.recompute
     runs_again = recompute == FULL
     if not layer.grouped_sent_bytes:
         runs_again = (runs_again | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
-    return np.where(runs_again, second_run, 0.0)
+    return np.where(runs_again, recomputed, 0.0)
 
 
 def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
@@ -266,7 +266,7 @@ def _recomputed_layers(layouts: Candidates, rows: StageRows, job: Job) -> FloatA
     return np.where(layouts.recompute == FULL, limited, 0).astype(np.float64)
 
 
-def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShare) -> FloatArray:
+def _first_adapter_savings(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShare) -> FloatArray:
     """Return what the first layer does not keep where the embedding before it is frozen.
 
     A recomputed layer's input is made to need a gradient (peft, `enable_input_require_grads`).
@@ -275,7 +275,7 @@ def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShar
     if job.embedding.trainable or not kernels.backward_transients:
         return NOTHING
     first = next(part for part in job.layers if 0 in part.block.layers)
-    whole, needed = first_adapter_savings_bytes(
+    whole, needed = saved_with_and_without_input_gradient(
         first.block,
         kernels,
         attention=job.attention,

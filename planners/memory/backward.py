@@ -78,7 +78,7 @@ def _own_of_layer(step: StepContext) -> tuple[FloatArray, FloatArray]:
     size = job.precision.compute_bytes
     if not job.profile.kernels.backward_transients:
         return active.working_set + active.transient + held.dequantized, NOTHING
-    activations = _at_last_matrix(step)
+    activations = _at_last_matmul(step)
     fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
     if job.model.experts_per_token and are_grouped(job.profile.kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
@@ -111,7 +111,7 @@ def _own_of_layer(step: StepContext) -> tuple[FloatArray, FloatArray]:
     return activations, fresh
 
 
-def _at_last_matrix(step: StepContext) -> FloatArray:
+def _at_last_matmul(step: StepContext) -> FloatArray:
     """Return what is alive of a layer at its last matrix.
 
     Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first

@@ -18,7 +18,7 @@ from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import kept_at_attention, kept_at_first_products, kept_at_second_norm
 from plimsoll.planners.memory.mixture_backward import (
-    beside_returned_tokens,
+    beside_combined_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
     kept_at_combine,
@@ -61,7 +61,7 @@ class LayerBytes:
     experts_last_product: KeptBytes | None
     at_combine: KeptBytes
     combine_whole: KeptBytes
-    beside_returned: KeptBytes
+    beside_combine: KeptBytes
     at_expert_reduction: KeptBytes
     not_recomputed_bytes: tuple[int, int]
     selective_input_bytes: int
@@ -145,7 +145,7 @@ def _kept_of_layer(
         experts_last_product=kept_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
         at_combine=kept_at_combine(part.block, whole, kernels, size, size),
         combine_whole=kept_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
-        beside_returned=beside_returned_tokens(part.block, kernels, size),
+        beside_combine=beside_combined_tokens(part.block, kernels, size),
         grouped_sent_bytes=grouped_sent_bytes(part.block, kernels, size),
         saved_routing_bytes=remembered_routing_bytes(part.block, kernels, size),
         at_expert_reduction=kept_as_experts_are_reduced(part.block, whole, size),

@@ -78,7 +78,7 @@ def kept_at_first_products(
     return replace(kept, sequence_bytes=kept.sequence_bytes + stream_bytes, tensor_bytes=kept.tensor_bytes + half_bytes)
 
 
-def first_adapter_savings_bytes(
+def saved_with_and_without_input_gradient(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str]
 ) -> tuple[KeptBytes, KeptBytes]:
     """Return what a layer keeps, and what it keeps as the first one behind a frozen embedding.

@@ -56,7 +56,7 @@ def kept_at_combine(
     )
 
 
-def beside_returned_tokens(block: Block, kernels: Kernels, element_bytes: int) -> KeptBytes:
+def beside_combined_tokens(block: Block, kernels: Kernels, element_bytes: int) -> KeptBytes:
     """Return what stands beside all that a layer keeps as its second run brings tokens back from their experts.
 
     They come from other ranks; Megatron-Core's are sorted on one rank too, where the permuted tokens are those sent.

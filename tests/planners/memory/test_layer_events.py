@@ -4,10 +4,10 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_events import (
     NOTHING_KEPT,
-    first_adapter_savings_bytes,
     kept_at_attention,
     kept_at_first_products,
     kept_at_second_norm,
+    saved_with_and_without_input_gradient,
 )
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama
@@ -60,7 +60,9 @@ def test_separate_kernels_and_a_head_have_no_such_moment():
 
 def test_before_the_first_adapter_nothing_is_kept():
     learning = frozenset({"output_projection"})
-    whole, needed = first_adapter_savings_bytes(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+    whole, needed = saved_with_and_without_input_gradient(
+        LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning
+    )
     # The first norm's fp32 input and statistic, query, key and value, and the attention's statistics; its output is
     # the adapter's input.
     assert whole.sequence_bytes - needed.sequence_bytes == 4 * 64 + 4
@@ -69,7 +71,9 @@ def test_before_the_first_adapter_nothing_is_kept():
 
 def test_behind_an_adapter_of_queries_all_is_kept_but_the_first_norm():
     learning = frozenset({"query_projection"})
-    whole, needed = first_adapter_savings_bytes(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+    whole, needed = saved_with_and_without_input_gradient(
+        LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning
+    )
     assert whole.sequence_bytes - needed.sequence_bytes == 4 * 64 + 4
     assert whole.tensor_bytes == needed.tensor_bytes
 

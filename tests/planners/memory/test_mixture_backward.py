@@ -2,7 +2,7 @@
 
 from plimsoll.planners.memory.activations import kept_bytes
 from plimsoll.planners.memory.mixture_backward import (
-    beside_returned_tokens,
+    beside_combined_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
     kept_at_combine,
@@ -38,13 +38,13 @@ def test_at_the_first_product_only_its_output_s_gradient_is_left_of_the_experts(
 
 
 def test_four_tensors_of_sent_tokens_stand_beside_a_second_run_that_brings_them_back():
-    beside = beside_returned_tokens(MIXTRAL.layers[0], FSDP2, 2)
+    beside = beside_combined_tokens(MIXTRAL.layers[0], FSDP2, 2)
     assert beside.dispatched_bytes == 4 * 2 * DISPATCHED
     assert beside.sequence_bytes == 2 * 2 * 64  # residual and gradient
 
 
 def test_megatron_holds_two_of_its_own_tokens_and_two_of_its_experts_outputs():
-    beside = beside_returned_tokens(MIXTRAL.layers[0], MEGATRON, 2)
+    beside = beside_combined_tokens(MIXTRAL.layers[0], MEGATRON, 2)
     assert beside.dispatched_bytes == 2 * 2 * DISPATCHED
     assert beside.sequence_bytes == 2 * 2 * DISPATCHED + 2 * 2 * 64  # the layer's output and gradient
     assert grouped_sent_bytes(MIXTRAL.layers[0], MEGATRON, 2) == 2 * DISPATCHED
@@ -87,7 +87,7 @@ def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
     events = (
         kept_at_combine(block, kept(block), ACCELERATE, 2, 2),
-        beside_returned_tokens(block, FSDP2, 2),
+        beside_combined_tokens(block, FSDP2, 2),
         kept_as_experts_are_reduced(block, kept(block), 2),
         kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )
