@@ -12,7 +12,9 @@ from typing import Any, Protocol
 from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
+from plimsoll.planners.serving.releases.cards import CARD_FORMAT
 from plimsoll.planners.serving.releases.profile import engine_profile
+from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.findings import Finding, NotJudged, noted, softened
 from plimsoll.service.admission.impossible import is_doubtful, is_impossible
@@ -23,7 +25,6 @@ from plimsoll.service.admission.sizing import Sized
 from plimsoll.service.engines.engine import Engine, engines
 from plimsoll.service.engines.quantization import conflict
 from plimsoll.service.workloads.commands.launches import Launch
-from plimsoll.service.workloads.commands.rules import CARD_FORMAT, SCALE_BLOCKS
 from plimsoll.service.workloads.objects.mig import slice_bytes
 
 # Planning is Python and numpy: more at once than this only makes each slower.
@@ -118,8 +119,9 @@ class LaunchJudge:
             raise
         if finding.weight != "refuse":
             return finding
-        if launch.lowering:
-            return softened(finding, f"{', '.join(launch.lowering)} may leave more, and is not taken into account.")
+        if launch.memory_saving:
+            named = ", ".join(launch.memory_saving)
+            return softened(finding, f"{named} may leave more, and is not taken into account.")
         for leaner in launch.leaner:
             if await self._may_fit(launch.program, {**leaner, "hardware": hardware}, terms.budget):
                 return softened(finding, launch.leaner_words)

@@ -36,41 +36,53 @@ def _nothing_refused(*_read: object) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCommand:
-    """How one program is told what `/plan/infer` asks.
-
-    `program` is what people call it, `engine` whose memory it takes. It `starts` with these
-    words, the longest first, or as one of `modules` that Python runs; with a word of
-    `not_serving` behind them it does something else. Its own `images` carry its version.
-    Flags in `unread` take memory that no planner counts; with one of `decisive` the
-    command's other flags no longer say what is loaded where, and one of `lowering`
-    may leave more than is planned. One of `spanning` says that ranks run in other pods
-    too; an engine that `is_on_one_node` needs a number of nodes for that. A file of options is
-    named by the field `options_file`; `file_wins` where it replaces what the command line says.
-    The planner has the rules of its `backends`. `layout` reads the degrees, and
-    `ranks_of_node` how many ranks a node has, None where that is not said. `at_odds`,
-    `node_rules` and `unknown_options` say why the program refuses arguments. Rules of
-    `lifted` are checked no longer where their option stands.
-    """
+    """How one program that serves models is started, and what its options mean to `/plan/infer`."""
 
     program: str
+    """What people call it."""
     engine: str
-    flags: tuple[Flag, ...]
-    layout: Callable[[Arguments], dict[str, int]]
-    unread: frozenset[str]
-    decisive: frozenset[str]
-    spanning: frozenset[str]
-    lowering: frozenset[str]
-    cache_dtypes: Mapping[str, str | None]
+    """The engine whose memory it takes, as `/plan/infer` names it."""
+
     starts: tuple[Words, ...] = ()
+    """Words that the command may begin with, the longest first."""
     modules: frozenset[str] = frozenset()
+    """Modules that start it as `python -m`."""
     not_serving: frozenset[str] = frozenset()
+    """Words that, right after the start, make it do something else than serve."""
     images: frozenset[str] = frozenset()
-    file_wins: bool = False
+    """Its published images, whose tags are its versions."""
+
+    flags: tuple[Flag, ...]
+    """Options that are fields of the request, or are read below."""
     takes_positional: bool = True
-    backends: frozenset[str] = frozenset()
-    is_on_one_node: bool = False
+    """Whether the model may be named without an option."""
+    file_wins: bool = False
+    """Whether its file of options, field `options_file`, overrides the command line."""
+    cache_dtypes: Mapping[str, str | None]
+    """Our format for each of its names of a KV cache's; None where the checkpoint decides."""
+    layout: Callable[[Arguments], dict[str, int]]
+    """Reads the degrees of parallelism."""
     ranks_of_node: Callable[[Values, set[str]], int | None] = _ranks_unsaid
+    """Reads how many ranks run on a node; None where the command does not say."""
+
+    uncounted: frozenset[str]
+    """Options that change memory in ways the planner does not count: the plan says so in a note."""
+    memory_saving: frozenset[str]
+    """Options that may leave more memory than planned: a plan that does not fit is no reason to refuse."""
+    overriding: frozenset[str]
+    """Options that override what the others say is loaded where: a command with one is not read."""
+    multi_node: frozenset[str]
+    """Options that say that ranks run in other pods too."""
+    is_on_one_node: bool = False
+    """Whether it runs on one node unless it is given a number of nodes."""
+    backends: frozenset[str] = frozenset()
+    """Backends whose rules the planner has; a command that names another is not read."""
+
     at_odds: Callable[[Arguments], Iterable[str]] = _nothing_refused
+    """Says why the program refuses its options beside each other."""
     node_rules: Callable[[Values], Iterable[str]] = _nothing_refused
+    """Says why the program refuses its degrees on so many nodes."""
     unknown_options: Callable[[Arguments, str | None], Iterable[str]] = _nothing_refused
-    lifted: Mapping[str, str] = field(default_factory=dict)
+    """Says which options a version does not know."""
+    waived_rules: Mapping[str, str] = field(default_factory=dict)
+    """Rules of the planner, by the option with which they no longer hold."""

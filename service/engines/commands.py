@@ -10,7 +10,7 @@ from plimsoll.planners.serving.releases.profile import is_older, known_versions,
 from plimsoll.service.engines.command import EngineCommand, Words
 from plimsoll.service.engines.nodes import nodes_of, other_options
 from plimsoll.service.engines.quantization import asked_quantization
-from plimsoll.service.engines.rules import broken_rules, lifted_rules, unchecked_rules
+from plimsoll.service.engines.rules import broken_rules, unchecked_rules, waived_rules
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments, read_flags
 from plimsoll.service.workloads.commands.images import known_image
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
@@ -99,12 +99,12 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         return formats
     others = other_options(read)
     others |= {name.partition(".")[0] for name in others}
-    for name in sorted(command.decisive & others):
+    for name in sorted(command.overriding & others):
         return NotRead(reason=f"{name} decides what the {command.program} command loads, and is not read")
     if read.values.get("offloaded_gib"):
         return NotRead(reason=f"--cpu-offload-gb decides what the {command.program} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
-    unread = sorted(command.unread & others)
+    uncounted = sorted(command.uncounted & others)
     version = _engine_version(command, container.image)
     too_old = _too_old(command.engine, version)
     if too_old:
@@ -123,7 +123,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         leaner=leaner,
         leaner_words=leaner_words,
         notes=(
-            *(f"{name} changes memory and is not taken into account" for name in unread),
+            *(f"{name} changes memory and is not taken into account" for name in uncounted),
             *_of_stored_format(read, formats),
         ),
         shortens=read.values.get("max_model_len") == AUTO,
@@ -131,11 +131,11 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         is_elsewhere=nodes.is_elsewhere,
         nodes=nodes.count,
         gpus_per_node=nodes.gpus_each,
-        lowering=tuple(sorted(command.lowering & others)),
+        memory_saving=tuple(sorted(command.memory_saving & others)),
         quantization=asked_quantization(model, read),
         unsaid=too_old,
         unchecked=unchecked_rules(container, is_own_image=_is_own_image(command, container.image))
-        | lifted_rules(command, read),
+        | waived_rules(command, read),
     )
 
 

@@ -47,15 +47,15 @@ def nodes_of(command: EngineCommand, read: Arguments) -> Nodes:
     """Return where the ranks of an engine lie, as its arguments say."""
     values, others = read.values, other_options(read)
     count = int(values["nodes"]) if "nodes" in values else None
-    spanning = command.spanning & others
+    named = command.multi_node & others
     if count == 1 or (command.is_on_one_node and "--nnodes" not in others):
-        spanning -= NODE_FLAGS
+        named -= NODE_FLAGS
     uses_ray = uses_ray_executor(values)
     is_uncounted = uses_ray or bool(UNCOUNTED & others) or ("--nnodes" in others and count is None)
     return Nodes(
         count=count,
         gpus_each=None if is_uncounted else command.ranks_of_node(values, others),
-        spans_pods=bool(spanning) or bool(values.get("headless")) or uses_ray,
+        spans_pods=bool(named) or bool(values.get("headless")) or uses_ray,
         is_elsewhere=any(_is_others(str(values[name])) for name in ADDRESS_FIELDS if name in values),
     )
 

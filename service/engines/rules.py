@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.service.engines.command import EngineCommand
 from plimsoll.service.engines.nodes import broken_node_rules, other_options
 from plimsoll.service.workloads.commands.flags import Arguments
-from plimsoll.service.workloads.commands.rules import LONG_POSITIONS
 from plimsoll.service.workloads.objects.pods import Container
 
 # What a degree of 0 leaves nothing to divide by; engines that check no range end in that division.
@@ -36,9 +36,9 @@ def unchecked_rules(container: Container, *, is_own_image: bool) -> frozenset[st
     return frozenset() if is_own_image and not told and not unseen else frozenset({LONG_POSITIONS})
 
 
-def lifted_rules(command: EngineCommand, read: Arguments) -> frozenset[str]:
-    """Return the rules that an option lifts."""
-    return frozenset(command.lifted[name] for name in command.lifted.keys() & other_options(read))
+def waived_rules(command: EngineCommand, read: Arguments) -> frozenset[str]:
+    """Return the planner's rules that a command's options switch off."""
+    return frozenset(command.waived_rules[name] for name in command.waived_rules.keys() & other_options(read))
 
 
 def _out_of_range(read: Arguments) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`POST /measurements`: what real runs were seen to do."""
+"""The body of `POST /measurements`."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 else:
     MeasuredFramework = Literal[Stack, Engine]
 
-# A start prints some ten thousand characters.
+# An engine prints some ten thousand characters as it starts.
 MOST_LOG_CHARACTERS = 1_000_000
+# Fields that say what ran; the others are quantities.
 DESCRIBED = frozenset(
     {"plan_id", "framework", "gpu", "model", "source", "log", "engine_version", "weights", "kv_cache"}
 )
 
 
 class MeasurementRequest(Wire):
-    """What one GPU of a real run used and how fast the run went; each quantity is the plan's of the same name.
+    """Memory and speed of a real run, per GPU; each quantity is the plan's of the same name.
 
-    With a `plan_id` the plan says which framework, GPU and model it was; without
-    one, those three are needed. `log` is the text that vLLM or SGLang printed at its
-    start: what it says is read, and without a `plan_id` that start is planned, for which
-    the log's own settings, `gpu` and, where the log does not say, `model`,
-    `engine_version`, `weights` and `kv_cache` are taken.
+    Say what ran: either `plan_id`, or `framework`, `gpu` and `model`. Instead of numbers,
+    `log` may hold what vLLM or SGLang printed as it started. Without a `plan_id` that start
+    is planned by the settings in the log, and by `gpu`, `model`, `engine_version`, `weights`
+    and `kv_cache` where the log does not state them.
     """
 
     plan_id: Name | None = None
@@ -63,7 +63,7 @@ class MeasurementRequest(Wire):
     output_tokens_per_second: TokensPerSecond | None = None
 
     def quantities(self) -> dict[str, int | float]:
-        """Return what was measured, by name; what the log says is not read here."""
+        """Return the measured quantities by name, without those in the log."""
         return self.model_dump(exclude=set(DESCRIBED), exclude_none=True)
 
     @model_validator(mode="after")

@@ -34,14 +34,8 @@ def _code_words(path: Path) -> tuple[tuple[int, str], ...]:
 
 
 def _words_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of each string, name, attribute and imported module that is no docstring."""
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    """Yield the line and text of each string, name, attribute and imported module; docstrings are no code."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)) if id(node) not in docstrings:

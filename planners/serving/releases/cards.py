@@ -23,6 +23,8 @@ COMPUTE_CAPABILITIES = {
 # No card below compute capability 8.0 computes in it, and AMD's all do.
 BF16, FP16 = "bf16", "fp16"
 UNQUANTIZED = ("fp32", BF16, FP16)
+# Name of the rule, in refusals.
+CARD_FORMAT = "card-computes-format"
 
 
 def is_amd(gpu: Gpu) -> bool:
@@ -67,14 +69,14 @@ def check_formats(question: ServingQuestion, profile: EngineProfile) -> None:
                 f"{gpu.name} does not compute in bf16; it has {', '.join(gpu.peak_flops_per_second)}. "
                 f"Ask for {field} fp16.",
                 pointer=f"/serving/{field}",
-                rule="card-computes-format",
+                rule=CARD_FORMAT,
             )
         if capability is not None and capability < least:
             raise InvalidQuestion(
                 f"{profile.engine} {profile.version} takes {field} {asked} from compute capability {least:.1f} on, and "
                 f"{gpu.name} has {capability:.1f}. Ask for {field} fp16.",
                 pointer=f"/serving/{field}",
-                rule="card-computes-format",
+                rule=CARD_FORMAT,
             )
     activations = activations_format(question.weights, question.kv_cache, gpu)
     if activations == FP16 and refuses_float16(profile, question.model.model_type):
@@ -84,5 +86,5 @@ def check_formats(question: ServingQuestion, profile: EngineProfile) -> None:
             f"{profile.engine} {profile.version} does not compute {question.model.model_type} models in fp16, where "
             f"they are unstable. Ask for {field} {' or '.join(others)}.",
             pointer=f"/serving/{field}",
-            rule="card-computes-format",
+            rule=CARD_FORMAT,
         )

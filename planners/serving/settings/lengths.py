@@ -15,6 +15,8 @@ from plimsoll.planners.serving.traffic import Traffic, mean_tokens, sample_token
 ASSUMED_INPUT_TOKENS = 1024
 ASSUMED_OUTPUT_TOKENS = 1024
 INPUT_LENGTH, OUTPUT_LENGTH = "/serving/input_length", "/serving/output_length"
+# Name of the rule, in refusals.
+LONG_POSITIONS = "length-within-positions"
 
 
 def max_model_len(question: ServingQuestion, notes: list[str]) -> int:
@@ -34,7 +36,7 @@ def max_model_len(question: ServingQuestion, notes: list[str]) -> int:
             f"max_model_len {length} is beyond the {limit} positions of {question.model.name}: allowed are 1 to "
             f"{limit}, or more where rope_scaling is stated, by the model's config or by serving.rope_scaling.",
             pointer="/serving/max_model_len",
-            rule="length-within-positions",
+            rule=LONG_POSITIONS,
         )
     return length
 

@@ -19,6 +19,8 @@ from plimsoll.planners.sharding.weights import checkpoint_tensor, is_expert
 
 BLOCK_FORMAT = "fp8"
 MOST_KEPT_DIVISIONS = 4096
+# Name of the rule, in refusals.
+SCALE_BLOCKS = "scale-blocks-divide"
 
 
 def block_obstacle(question: ServingQuestion, degrees: Degrees, version: str) -> ImpossibleLayout | None:
@@ -41,7 +43,7 @@ def block_obstacle(question: ServingQuestion, degrees: Degrees, version: str) ->
         f"tensor_parallel {degrees.tensor_parallel} is impossible: the checkpoint has one scale per {block} x {block} "
         f"block, and {weight.part.replace('_', '-')} layers of {length:,} features divided over {ranks} ranks have "
         f"{length // ranks:,} each, which is no multiple of {block}. {way_out}",
-        rule="scale-blocks-divide",
+        rule=SCALE_BLOCKS,
         pointer="/layout/tensor_parallel",
     )
 

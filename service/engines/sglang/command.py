@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 
+from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.engines.command import EngineCommand, named_degrees, with_attention_ranks
 from plimsoll.service.engines.sglang.flags import FLAGS
 from plimsoll.service.engines.sglang.launch import MODULE
 from plimsoll.service.engines.sglang.rules import at_odds, node_rules, ranks_of_node
 from plimsoll.service.workloads.commands.flags import Arguments
-from plimsoll.service.workloads.commands.rules import SCALE_BLOCKS
 
 # Options that spread whole experts over all ranks without a degree.
 EXPERTS_SPREAD = re.compile(r"^--(?:moe[-_]a2a[-_]backend|enable[-_](?:ep|deepep)[-_]moe)$")
@@ -39,16 +39,16 @@ SGLANG = EngineCommand(
     program="sglang",
     engine="sglang",
     flags=FLAGS,
-    unread=frozenset({
+    uncounted=frozenset({
         "--speculative-algorithm", "--speculative-draft-model-path", "--disaggregation-mode", "--max-total-tokens",
         "--lora-paths",
     }),
-    decisive=frozenset({
+    overriding=frozenset({
         "--offload-group-size", "--offload-mode", "--json-model-override-args", "--torchao-config",
         "--kt-weight-path", "--kt-method", "--kt-num-gpu-experts",
     }),
-    spanning=frozenset({"--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"}),
-    lowering=frozenset({
+    multi_node=frozenset({"--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"}),
+    memory_saving=frozenset({
         "--disable-cuda-graph", "--cuda-graph-max-bs", "--cuda-graph-bs", "--disable-piecewise-cuda-graph",
         "--max-total-tokens",
     }),
@@ -62,5 +62,5 @@ SGLANG = EngineCommand(
     at_odds=at_odds,
     node_rules=node_rules,
     # Dense layers are divided by a degree of their own then.
-    lifted={"--moe-dense-tp-size": SCALE_BLOCKS},
+    waived_rules={"--moe-dense-tp-size": SCALE_BLOCKS},
 )  # fmt: skip

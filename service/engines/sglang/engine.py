@@ -8,12 +8,13 @@ padding of the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.
 
 from __future__ import annotations
 
+from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
+from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.engines.commands import engine_reader
 from plimsoll.service.engines.engine import Engine
 from plimsoll.service.engines.sglang.command import SGLANG
 from plimsoll.service.engines.sglang.flags import FLAGS
 from plimsoll.service.engines.sglang.launch import CACHE_NAMES, ON_LOADING, SERVER
-from plimsoll.service.workloads.commands.rules import LONG_POSITIONS, SCALE_BLOCKS
 
 ENGINE = Engine(
     name="sglang",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from plimsoll.service.engines.command import Values
 from plimsoll.service.engines.nodes import model_ranks
+from plimsoll.service.workloads.commands.divisors import divisors_text
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments
-from plimsoll.service.workloads.commands.rules import divisors_text
 
 PAGE_CHANGING = re.compile(r"^--(?:(?:prefill-|decode-)?attention-backend|speculative|disaggregation)")
 

@@ -24,16 +24,16 @@ TENSORRT_LLM = EngineCommand(
     program="trtllm-serve",
     engine="tensorrt-llm",
     flags=FLAGS,
-    unread=frozenset({
+    uncounted=frozenset({
         "--speculative-config", "--lora-config", "--kv-cache-config.max-tokens",
         "--kv-cache-config.max-gpu-total-bytes",
     }),
-    decisive=frozenset({
+    overriding=frozenset({
         "--context-parallel-size", "--cp-size", "--moe-cluster-parallel-size", "--cluster-size", "--quant-config",
         "--cp-config",
     }),
-    spanning=frozenset(),
-    lowering=frozenset({
+    multi_node=frozenset(),
+    memory_saving=frozenset({
         "--cuda-graph-config", "--kv-cache-config.max-tokens", "--kv-cache-config.max-gpu-total-bytes",
     }),
     cache_dtypes={"auto": None, "fp8": "fp8", "nvfp4": "nvfp4"},

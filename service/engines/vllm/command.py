@@ -32,20 +32,20 @@ VLLM = EngineCommand(
     program="vllm",
     engine="vllm",
     flags=FLAGS,
-    unread=frozenset({
+    uncounted=frozenset({
         "--speculative-config", "--enable-lora", "--enforce-eager", "--kv-transfer-config",
         "--num-gpu-blocks-override", "--compilation-config", "--kv-cache-memory-bytes",
     }),
-    decisive=frozenset({
+    overriding=frozenset({
         "--cpu-offload-params", "--offload-backend", "--offload-group-size", "--offload-params",
         "--hf-overrides", "--prefill-context-parallel-size",
     }),
-    spanning=frozenset({
+    multi_node=frozenset({
         "--nnodes", "-n", "--node-rank", "-r", "--headless", "--data-parallel-size-local", "-dpl",
         "--data-parallel-address", "-dpa", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
         "--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe",
     }),
-    lowering=frozenset({
+    memory_saving=frozenset({
         "--enforce-eager", "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--compilation-config", "-cc",
         "--optimization-level", "-O", "--cuda-graph-sizes", "--cudagraph-capture-sizes",
         "--max-cudagraph-capture-size", "--language-model-only", "--limit-mm-per-prompt", "--skip-mm-profiling",
@@ -74,10 +74,10 @@ HUGGING_FACE_SERVER = EngineCommand(
         *(flag for flag in FLAGS if flag.field not in ("model", "max_model_len", "options_file")),
     ),
     layout=_layout,
-    unread=VLLM.unread,
-    decisive=VLLM.decisive,
-    spanning=VLLM.spanning,
-    lowering=VLLM.lowering,
+    uncounted=VLLM.uncounted,
+    overriding=VLLM.overriding,
+    multi_node=VLLM.multi_node,
+    memory_saving=VLLM.memory_saving,
     cache_dtypes=VLLM.cache_dtypes,
     modules=frozenset({"huggingfaceserver"}),
     images=VLLM.images,

@@ -7,6 +7,9 @@ _get_and_verify_max_len, _verify_quantization), distributed/utils.py (divide), p
 
 from __future__ import annotations
 
+from plimsoll.planners.serving.releases.cards import CARD_FORMAT
+from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
+from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.engines.commands import engine_reader
 from plimsoll.service.engines.engine import Engine
 from plimsoll.service.engines.vllm.command import HUGGING_FACE_SERVER, VLLM
@@ -14,7 +17,6 @@ from plimsoll.service.engines.vllm.flags import FLAGS
 from plimsoll.service.engines.vllm.kserve import llm_inference_service
 from plimsoll.service.engines.vllm.launch import SERVER, on_loading
 from plimsoll.service.engines.vllm.ray_serve import ray_service
-from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS
 
 ENGINE = Engine(
     name="vllm",

@@ -75,7 +75,7 @@ ZERO_STAGES = {
 # Flags outside the table that change what is trained or how it is divided, by what their names begin with or hold.
 DECISIVE = re.compile(r"lora|peft|adapter|freeze|8bit|use-megatron-lm|parallelism-config|tensor-parallel|fsdp-config")
 # Those that leave a rank less than is counted: fused losses, activations kept on the host, layers one by one.
-LOWERING = re.compile(
+MEMORY_SAVING = re.compile(
     r"^(?:use-liger|enable-liger|liger|use-unsloth|activation-offloading|use-galore|use-apollo|use-badam|use-lomo"
     r"|sequence-parallel|ulysses|context-parallel|cp-size|loss-chunk|use-cce)"
 )
@@ -132,7 +132,7 @@ def _trainer_launch(job: Job) -> Launch | NotRead:
         request=request,
         leaner=(_leaner(request, values, gpus, is_accelerate=words[0].rpartition("/")[2] == "accelerate"),),
         leaner_words=LEANER_WORDS,
-        lowering=tuple(name for name in read.others if LOWERING.match(name.lstrip("-").replace("_", "-"))),
+        memory_saving=tuple(name for name in read.others if MEMORY_SAVING.match(name.lstrip("-").replace("_", "-"))),
         unsaid="" if says_length else NO_LENGTH,
     )
 

@@ -28,7 +28,7 @@ DECISIVE = frozenset({
     "--encoder-num-layers", "--heterogeneous-layers-config-path", "--expert-tensor-parallel-size", "--moe-layer-freq",
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
-LOWERING = frozenset({
+MEMORY_SAVING = frozenset({
     "--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer", "--main-params-dtype",
     "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
     "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
@@ -100,7 +100,7 @@ def _megatron_launch(job: Job) -> Read:
             },
             "framework": "megatron",
         },
-        lowering=tuple(sorted(LOWERING & others)),
+        memory_saving=tuple(sorted(MEMORY_SAVING & others)),
     )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from plimsoll.service.workloads.commands.rules import divisors_text
+from plimsoll.service.workloads.commands.divisors import divisors_text
 
 # Layers are dealt out unevenly, or to other stages than --num-layers says; forks have options of their own for it.
 UNEVEN_STAGES = re.compile(

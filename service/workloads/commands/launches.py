@@ -9,38 +9,42 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A request without its hardware, which the pods say; `notes` are for people.
-
-    `spans_pods` where ranks of it run in other pods than its own, `is_elsewhere` where
-    those are known to be another object's. It runs on `nodes` of `gpus_per_node` GPUs each,
-    where it says so. `is_conditional` where the shell text may start something else
-    instead. With one of `lowering` it may need less than is planned. `leaner` are requests
-    that the command may as well mean and that may need less, and `leaner_words` say what
-    they are. Commands of one `cohort` run beside each other on the same GPUs; None for one
-    whose GPUs are its own or unknown. `shortens` where the engine was told to take no
-    longer requests than fit. Rules in `unchecked` are ones that this command's program may
-    have been told to let pass. `quantization` is the scheme that an engine is told of the
-    hub's own checkpoint. `unsaid` is what the command leaves open that only adds to what it needs: it is judged without
-    that, and stays unjudged where it is not refused.
-    """
+    """A command as a request to the planner, without the hardware, which the pods state."""
 
     program: str
+    """What the command does, for people: "vllm serving meta-llama/Llama-3.1-8B"."""
     kind: Literal["train", "infer"]
     request: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    spans_pods: bool = False
-    is_elsewhere: bool = False
+    """For people: what was read in a particular way, or not taken into account."""
+
     nodes: int | None = None
+    """How many nodes it runs on; None where it does not say."""
     gpus_per_node: int | None = None
-    is_conditional: bool = False
-    lowering: tuple[str, ...] = ()
+    """How many GPUs of each node it uses; None where it does not say."""
+    spans_pods: bool = False
+    """Whether ranks of it run in other pods too."""
+    is_elsewhere: bool = False
+    """Whether those pods are known to belong to another object."""
     cohort: int | None = None
+    """Commands of one cohort share their GPUs; None where the GPUs are its own or unknown."""
+
+    is_conditional: bool = False
+    """Whether the shell text may start something else instead."""
+    memory_saving: tuple[str, ...] = ()
+    """Options with which it may need less memory than planned."""
     shortens: bool = False
+    """Whether the engine was told to accept no longer requests than fit."""
     leaner: tuple[Mapping[str, Any], ...] = ()
+    """Other requests that the command may mean, and that may need less memory."""
     leaner_words: str = ""
+    """What those are, in words."""
     unchecked: frozenset[str] = frozenset()
+    """Rules of the planner that the program may have been told to ignore."""
     quantization: str | None = None
+    """The scheme that the engine is told, where the checkpoint comes from the hub."""
     unsaid: str = ""
+    """What the command leaves open and can only add to its needs: it is judged without, and only ever refused."""
 
     @property
     def engine(self) -> str | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from plimsoll import planners, service
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
 from plimsoll.planners.search.rules.every import RULES
 from plimsoll.planners.search.rules.request import REQUEST_RULES
+from plimsoll.planners.serving.releases.cards import CARD_FORMAT
+from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.service.admission.impossible import CHECKED_OF_PLANS, is_impossible, is_impossible_plan
 from plimsoll.service.engines.engine import engines
 from plimsoll.service.workloads.commands.launches import Launch
-from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, divisors_text
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
@@ -55,9 +57,13 @@ def named_rules() -> set[str]:
     """Return every rule that the planners' source names where it raises."""
     names = set()
     for file in Path(planners.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        tree = ast.parse(file.read_text())
+        constants = dict(re.findall(r'^([A-Z_]+) = "([a-z-]+)"$', file.read_text(), re.MULTILINE))
+        for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "rule" and isinstance(node.value, ast.Constant):
                 names.add(node.value.value)
+            if isinstance(node, ast.keyword) and node.arg == "rule" and getattr(node.value, "id", None) in constants:
+                names.add(constants[node.value.id])
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_impossible":
                 names |= {arg.value for arg in node.args[2:3] if isinstance(arg, ast.Constant)}
     return names
@@ -104,7 +110,3 @@ def test_what_names_no_rule_refuses_nothing(error: PlimsollError):
 def test_one_broken_rule_of_several_is_enough():
     broken = tuple(BrokenRule(rule=rule, detail="x", pointer="") for rule in ("framework", "degrees_multiply_to_gpus"))
     assert is_impossible_plan(ImpossibleLayout("x", rule="framework", broken=broken))
-
-
-def test_divisors_are_listed_as_a_person_does():
-    assert (divisors_text(28), divisors_text(1)) == ("1, 2, 4, 7, 14 or 28", "1")

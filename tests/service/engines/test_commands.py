@@ -209,7 +209,7 @@ def test_a_command_that_is_one_of_several_says_so(command: str, spans_pods: bool
 
 
 @pytest.mark.parametrize(
-    ("flags", "lowering"),
+    ("flags", "named"),
     [
         ("--trust-remote-code", ()),
         ("--enforce-eager --kv_cache_memory_bytes=5G", ("--enforce-eager", "--kv-cache-memory-bytes")),
@@ -217,8 +217,8 @@ def test_a_command_that_is_one_of_several_says_so(command: str, spans_pods: bool
         ("-O 0", ("-O",)),
     ],
 )
-def test_flags_that_leave_more_memory_are_named(flags: str, lowering: tuple[str, ...]):
-    assert launch(f"vllm serve m {flags}").lowering == lowering
+def test_flags_that_leave_more_memory_are_named(flags: str, named: tuple[str, ...]):
+    assert launch(f"vllm serve m {flags}").memory_saving == named
 
 
 @pytest.mark.parametrize("flags", ["$EXTRA", "${EXTRA}", "$@", "$(cat flags)", "--trust-remote-code $EXTRA"])

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch
-from plimsoll.service.workloads.commands.rules import LONG_POSITIONS
 from tests.service.admission.reviews import a_plain_container
 
 VLLM, SGLANG = "vllm/vllm-openai:v0.19.0", "lmsysorg/sglang:v0.5.6"

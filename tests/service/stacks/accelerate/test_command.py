@@ -120,7 +120,7 @@ def test_fsdp_may_offload(flags: tuple[str, ...]):
 @pytest.mark.parametrize("flag", ["--optimizer-cpu-offload", "--recompute-modules core_attn mlp", "--fp8-param-gather"])
 def test_megatrons_flags_that_leave_more_are_named(flag: str):
     launch = training_launch(tuple(f"{MEGATRON} {flag}".split()), 8, a_plain_container())
-    assert launch.lowering == (flag.split()[0],)
+    assert launch.memory_saving == (flag.split()[0],)
 
 
 def test_megatrons_arguments_describe_model_and_layout():

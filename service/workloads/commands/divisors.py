@@ -1,10 +1,6 @@
-"""Rules of planners that commands may lift or break, by their names in errors, and words of what is refused."""
+"""The degrees of parallelism that divide a number, in words."""
 
 from __future__ import annotations
-
-LONG_POSITIONS = "length-within-positions"
-CARD_FORMAT = "card-computes-format"
-SCALE_BLOCKS = "scale-blocks-divide"
 
 
 def divisors_text(number: int) -> str:
