@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 
+from plimsoll.planners.ground.data_files import record
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -31,17 +33,4 @@ class Cluster:
 
 def read_cluster(content: bytes) -> Cluster:
     """Return the cluster that a catalogue file describes."""
-    record = tomllib.loads(content.decode())
-    return Cluster(
-        id=record["id"],
-        name=record["name"],
-        gpu=record["gpu"],
-        gpus_per_node=record["gpus_per_node"],
-        link_kind=record["link_kind"],
-        link_bytes_per_second=record["link_bytes_per_second"],
-        nic_bytes_per_second=record["nic_bytes_per_second"],
-        host_memory_bytes=record["host_memory_bytes"],
-        source=record["source"],
-        aliases=tuple(record["aliases"]),
-        assumptions=tuple(record["assumptions"]),
-    )
+    return record(Cluster, tomllib.loads(content.decode()))

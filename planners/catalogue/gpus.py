@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+from plimsoll.planners.ground.data_files import record
 from plimsoll.planners.ground.hardware import Gpu
 
 
@@ -14,19 +15,6 @@ def read_gpu(content: bytes) -> Gpu:
     bandwidth; `memory`; `link`; `pcie`; `box`, for the network and the GPUs of a
     node); `Gpu.source` strings them together.
     """
-    record = tomllib.loads(content.decode())
-    return Gpu(
-        id=record["id"],
-        name=record["name"],
-        memory_bytes=record["memory_bytes"],
-        memory_bytes_per_second=record["memory_bytes_per_second"],
-        peak_flops_per_second=record["peak_flops_per_second"],
-        link_bytes_per_second=record["link_bytes_per_second"],
-        link_kind=record["link_kind"],
-        pcie_bytes_per_second=record["pcie_bytes_per_second"],
-        nic_bytes_per_second=record["nic_bytes_per_second"],
-        gpus_per_node=record["gpus_per_node"],
-        source="; ".join(f"{figures}: {source}" for figures, source in record["sources"].items()),
-        aliases=tuple(record["aliases"]),
-        assumptions=tuple(record["assumptions"]),
-    )
+    table = tomllib.loads(content.decode())
+    sources = table.pop("sources")
+    return record(Gpu, {**table, "source": "; ".join(f"{figures}: {source}" for figures, source in sources.items())})

@@ -1,21 +1,22 @@
-"""What a layer keeps for its backward pass, derived from its operations.
+"""What a layer saves for its backward pass, derived from its operations.
 
-Autograd keeps what each operation's gradient needs: a matrix product its input,
+Autograd saves what each operation's gradient needs: a matrix product its input,
 a norm its input, an activation its input, attention its operands, output and
 statistics. A tensor has a name and is counted once, however many operations
-keep it. With fused kernels and dropout this gives Korthikanti et al. 2022
+save it. With fused kernels and dropout this gives Korthikanti et al. 2022
 (arXiv:2205.05198): s·b·h·(34 + 5·a·s/h) bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.memory.latents import keep_latents
-from plimsoll.planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
-from plimsoll.planners.memory.routing import kept_routing_bytes
+from plimsoll.planners.memory.latents import save_latents
+from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
+from plimsoll.planners.memory.routing import routing_bytes
 from plimsoll.planners.stacks.records import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -31,28 +32,31 @@ EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptBytes:
-    """Bytes kept of one layer for each token of a micro-batch.
+class SavedBytes:
+    """Bytes saved of one layer for each token of a micro-batch.
 
     `sequence_bytes` are divided by sequence parallelism only, `tensor_bytes` by
     the tensor-parallel degree, `gathered_bytes` by neither. `score_bytes` are for
     each token and each position of the sequence (eager attention), also divided
-    by tensor parallelism. `dispatched_bytes` are kept of tokens as they stand before and after their
+    by tensor parallelism. `dispatched_bytes` are saved of tokens as they stand before and after their
     experts, `expert_bytes` within an expert, divided like `tensor_bytes`: the tokens that a rank was sent,
-    not its own. `ring_bytes` are kept besides, divided by tensor parallelism, where several ranks have parts of a
+    not its own. `ring_bytes` are saved besides, divided by tensor parallelism, where several ranks have parts of a
     sequence.
     """
 
-    gathered_bytes: float
-    sequence_bytes: float
-    tensor_bytes: float
-    score_bytes: float
+    gathered_bytes: float = 0.0
+    sequence_bytes: float = 0.0
+    tensor_bytes: float = 0.0
+    score_bytes: float = 0.0
     dispatched_bytes: float = 0.0
     expert_bytes: float = 0.0
     ring_bytes: float = 0.0
 
 
-def kept_bytes(
+NOTHING_SAVED = SavedBytes()
+
+
+def saved_bytes(
     block: Block,
     kernels: Kernels,
     *,
@@ -63,66 +67,58 @@ def kept_bytes(
     autocast: bool = False,
     fp8_input_bytes: int = 0,
     without: frozenset[str] = frozenset(),
-) -> KeptBytes:
-    """Return what one layer keeps when nothing is recomputed.
+) -> SavedBytes:
+    """Return what one layer saves when nothing is recomputed.
 
     `learning` names the matrix products whose weights (or adapters) learn, None
     meaning all: the gradient of a frozen matrix's input needs the matrix and not
-    the input, so that no more than `frozen_input_bytes` of each of its features are kept.
+    the input, so that no more than `frozen_input_bytes` of each of its features are saved.
     `autocast`: fp32 weights, cast as they are used, so that the residual stream is fp32.
-    `fp8_input_bytes`: products in fp8 keep that much of each element of their inputs, in tensors of
+    `fp8_input_bytes`: products in fp8 save that much of each element of their inputs, in tensors of
     their own (0: the 16-bit input). `without` names tensors that are computed again.
     """
-    kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
+    saved = _saved_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if autocast:
-        _keep_casts(block, kept, kernels, element_bytes)
+        _save_casts(block, saved, kernels, element_bytes)
     for name in without:
-        kept.pop(name, None)
-    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
-    gathered_names = _gathered_inputs(block, kernels)
-    gathered = sequence = tensor_total = dispatched = in_experts = 0.0
-    for name, size in kept.items():
-        width, region = regions[name]
-        if name in DISPATCHED_TENSORS:
-            dispatched += width * size
-        elif name in EXPERT_TENSORS:
-            in_experts += width * size
-        elif name in gathered_names:
-            gathered += width * size
-        elif region is Region.SEQUENCE:
-            sequence += width * size
-        else:
-            tensor_total += width * size
+        saved.pop(name, None)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    sizes = ((name, widths[name] * size) for name, size in saved.items())
+    tensors = by_division(block, sizes, gathered=_gathered_inputs(block, kernels))
     sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
-    sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
-    sequence += _dropout_bytes(block, kernels, regions) + kept_routing_bytes(block, kernels, element_bytes)
+    sequence, tensor_total = tensors.sequence_bytes + sequence_statistics, tensors.tensor_bytes + tensor_statistics
+    sequence += _dropout_bytes(block, kernels, widths) + routing_bytes(block, kernels, element_bytes)
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)
     if attention == "flash":
         statistics = heads * kernels.flash_statistic_bytes
-        return KeptBytes(
-            gathered_bytes=gathered,
-            sequence_bytes=sequence,
-            tensor_bytes=tensor_total + statistics,
-            score_bytes=0.0,
-            dispatched_bytes=dispatched,
-            expert_bytes=in_experts,
-            ring_bytes=_ring_bytes(block, kernels, element_bytes),
-        )
+        ring = _ring_bytes(block, kernels, element_bytes)
+        return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, ring_bytes=ring)
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
-    return KeptBytes(
-        gathered_bytes=gathered,
-        sequence_bytes=sequence,
-        tensor_bytes=tensor_total,
-        score_bytes=heads * score * element_bytes / 2,
-        dispatched_bytes=dispatched,
-        expert_bytes=in_experts,
-    )
+    scores = heads * score * element_bytes / 2
+    return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=scores)
+
+
+def by_division(block: Block, sizes: Iterable[tuple[str, float]], *, gathered: Container[str]) -> SavedBytes:
+    """Return the bytes of named tensors by what divides them; nothing divides those in `gathered`."""
+    regions = {tensor.name: tensor.region for tensor in block.tensors}
+    total = dict.fromkeys(("gathered_bytes", "sequence_bytes", "tensor_bytes", "dispatched_bytes", "expert_bytes"), 0.0)
+    for name, size in sizes:
+        if name in DISPATCHED_TENSORS:
+            division = "dispatched_bytes"
+        elif name in EXPERT_TENSORS:
+            division = "expert_bytes"
+        elif name in gathered:
+            division = "gathered_bytes"
+        else:
+            division = "sequence_bytes" if regions[name] is Region.SEQUENCE else "tensor_bytes"
+        total[division] += size
+    return SavedBytes(**total)
 
 
 def checkpoint_width(block: Block) -> int:
-    """Return the features of a layer's input, all that full recompute keeps of it."""
+    """Return the features of a layer's input, all that full recompute saves of it."""
     return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
 
 
@@ -133,8 +129,8 @@ def meeting_gradients(
 
     Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
     activation is; the tensor that the last matrix multiplied has been let go of by then, and makes up for one, unless
-    that matrix is frozen and it was not kept. Where kernels work `in_place` the halves' gradients take the halves' own
-    places: the product's alone is new, and meets all that was kept.
+    that matrix is frozen and it was not saved. Where kernels work `in_place` the halves' gradients take the halves' own
+    places: the product's alone is new, and meets all that was saved.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
@@ -145,12 +141,12 @@ def meeting_gradients(
     ]
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
-    is_kept = learning is None or not last or last[0] in learning
+    is_saved = learning is None or not last or last[0] in learning
     is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
     if in_place and not is_ungated:
         return widest, 1
     meeting = 2 if is_ungated else 3
-    return widest, meeting - is_kept
+    return widest, meeting - is_saved
 
 
 def has_dropout(block: Block) -> bool:
@@ -162,7 +158,7 @@ def has_dropout(block: Block) -> bool:
     return is_ungated and any(weight.part is Part.NORM and weight.name.endswith(".bias") for weight in block.weights)
 
 
-def _kept_elements(
+def _saved_elements(
     block: Block,
     kernels: Kernels,
     element_bytes: int,
@@ -170,8 +166,8 @@ def _kept_elements(
     frozen_input_bytes: int,
     fp8_input_bytes: int,
 ) -> dict[str, float]:
-    """Return bytes for each element of every tensor that some operation keeps."""
-    kept: dict[str, float] = {}
+    """Return bytes for each element of every tensor that some operation saves."""
+    saved: dict[str, float] = {}
     in_fp8: set[str] = set()
     fused = fused_operations(block, kernels)
     upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
@@ -180,57 +176,57 @@ def _kept_elements(
             continue
         if operation.kind is OperationKind.MATMUL and learning is not None:
             for name in operation.inputs if frozen_input_bytes else ():
-                kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
+                saved[name] = max(saved.get(name, 0.0), float(frozen_input_bytes))
             if operation.name in learning and not kernels.adapter_dropout_bytes:
                 for name in operation.inputs:
-                    kept[name] = max(kept.get(name, 0.0), float(element_bytes))
+                    saved[name] = max(saved.get(name, 0.0), float(element_bytes))
             continue
         if fp8_input_bytes and operation.kind is OperationKind.MATMUL and operation.name != ROUTER:
             in_fp8.update(operation.inputs)
             continue
-        for name in _kept_names(operation):
-            kept[name] = max(kept.get(name, 0.0), float(element_bytes))
+        for name in _saved_names(operation):
+            saved[name] = max(saved.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
-            kept[operation.inputs[0]] = _kept_of_norm(operation, element_bytes, learns=learning is None)
+            saved[operation.inputs[0]] = _saved_by_norm(operation, element_bytes, learns=learning is None)
         if operation.kind is OperationKind.ACTIVATION and kernels.transformers_modules:
-            _keep_activation(operation, kept, element_bytes)
+            _save_activation(operation, saved, element_bytes)
     for operation in block.operations:
         if operation.name == SHARED_COMBINE or (kernels.combine_keeps_expert_outputs and operation.name == COMBINE):
-            kept[operation.inputs[0]] = float(element_bytes)  # which the gradient of the scores needs
+            saved[operation.inputs[0]] = float(element_bytes)  # which the gradient of the scores needs
     if kernels.packed_query_keeps_all:
-        _keep_packed(block, kept, element_bytes)
+        _save_packed(block, saved, element_bytes)
     if kernels.transformers_modules:
-        _keep_views(block, kept, kernels, element_bytes, learning)
-        keep_latents(block, kept, kernels, element_bytes, learning)
+        _save_views(block, saved, kernels, element_bytes, learning)
+        save_latents(block, saved, kernels, element_bytes, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
-                kept[operation.inputs[0]] = float(max(2, operation.kept_tensors) * element_bytes)
+                saved[operation.inputs[0]] = float(max(2, operation.kept_tensors) * element_bytes)
     for name in in_fp8:
-        kept[name] = kept.get(name, 0.0) + fp8_input_bytes
+        saved[name] = saved.get(name, 0.0) + fp8_input_bytes
     for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
-        kept[name] = kept.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
-    return kept
+        saved[name] = saved.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
+    return saved
 
 
-def _kept_of_norm(operation: Operation, element_bytes: int, *, learns: bool) -> float:
-    """Return what a norm in separate operations keeps of each element of its input.
+def _saved_by_norm(operation: Operation, element_bytes: int, *, learns: bool) -> float:
+    """Return what a norm in separate operations saves of each element of its input.
 
     The input upcast to fp32 and, for the scale's gradient, its normalised copy beside the output. One that subtracts
-    the mean keeps the difference twice, for the square and for the product, and not the input.
+    the mean saves the difference twice, for the square and for the product, and not the input.
     """
     inputs = 2 if operation.is_centred else 1
     normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
     return float(inputs * FP32_BYTES + (normalised if learns and operation.has_scale else 0))
 
 
-def _keep_activation(operation: Operation, kept: dict[str, float], element_bytes: int) -> None:
-    """Count as many tensors of the input's width as transformers' own code of the activation keeps, or its result."""
+def _save_activation(operation: Operation, saved: dict[str, float], element_bytes: int) -> None:
+    """Count as many tensors of the input's width as transformers' own code of the activation saves, or its result."""
     if not operation.kept_tensors:
-        kept.pop(operation.inputs[0])
-        kept[operation.output] = max(kept.get(operation.output, 0.0), float(element_bytes))
+        saved.pop(operation.inputs[0])
+        saved[operation.output] = max(saved.get(operation.output, 0.0), float(element_bytes))
         return
-    kept[operation.inputs[0]] = float(operation.kept_tensors * element_bytes)
+    saved[operation.inputs[0]] = float(operation.kept_tensors * element_bytes)
 
 
 def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:
@@ -246,10 +242,10 @@ def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, i
     return {name: len(adapters) for name, adapters in readers.items()}
 
 
-def _keep_casts(block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
+def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
     """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
 
-    Autocast keeps the casts of weights for others and makes those of activations anew. A norm that
+    Autocast saves the casts of weights for others and makes those of activations anew. A norm that
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
     Source: torch.autocast, cached_cast; traces of DistributedDataParallel with transformers' Llama.
     """
@@ -258,38 +254,38 @@ def _keep_casts(block: Block, kept: dict[str, float], kernels: Kernels, element_
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
-            kept[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
-            kept[operation.output] = float(fed * element_bytes)
+            saved[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
+            saved[operation.output] = float(fed * element_bytes)
 
 
 def _norm_tensors_in_fp32(block: Block, norm: Operation, kernels: Kernels) -> int:
-    """Return how many tensors a norm of an input in fp32 keeps: one in a kernel, the normalised one too else."""
+    """Return how many tensors a norm of an input in fp32 saves: one in a kernel, the normalised one too else."""
     if has_layer_norms(block) or not norm.has_scale or not kernels.norm_keeps_fp32:
         return 1
     return 3 if norm.is_centred else 2
 
 
-def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+def _save_packed(block: Block, saved: dict[str, float], element_bytes: int) -> None:
     """Count keys and values twice where the query is a view of the buffer that holds all three.
 
     That is so where all three are as wide: one permutation makes the buffer, of
-    which the query is kept, and keys and values are copied once more for the rotation.
+    which the query is saved, and keys and values are copied once more for the rotation.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     for operation in block.operations:
         if operation.kind is OperationKind.ATTENTION and len({widths[name] for name in operation.inputs}) == 1:
             for name in operation.inputs[1:]:
-                kept[name] = 2.0 * element_bytes
+                saved[name] = 2.0 * element_bytes
 
 
-def _keep_views(
-    block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
+def _save_views(
+    block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
 ) -> None:
-    """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
+    """Count what transformers' own attention saves of buffers that its tensors are views of, or copies of.
 
-    Of a matrix for queries, keys and values together the value is a view, and keeps the whole
+    Of a matrix for queries, keys and values together the value is a view, and saves the whole
     product beside the rotated copies of the other two. A rotation that concatenates leaves heads
-    before tokens, and so does the attention's output, which is copied for the next matrix and kept if that learns; one
+    before tokens, and so does the attention's output, which is copied for the next matrix and saved if that learns; one
     in place does not.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
@@ -300,16 +296,16 @@ def _keep_views(
             continue
         if is_fused:
             value = operation.inputs[-1]
-            kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
-        is_copy_kept = any(
+            saved[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
+        is_copy_saved = any(
             op.kind is OperationKind.MATMUL
             and operation.output in op.inputs
             and (learning is None or op.name in learning)
             for op in block.operations
         )
         leaves_heads_first = any(rotation.concatenates for rotation in rotations) and not kernels.works_in_place
-        if is_copy_kept and leaves_heads_first:
-            kept[operation.output] = 2.0 * element_bytes
+        if is_copy_saved and leaves_heads_first:
+            saved[operation.output] = 2.0 * element_bytes
 
 
 def _ring_bytes(block: Block, kernels: Kernels, element_bytes: int) -> float:
@@ -346,7 +342,7 @@ def has_layer_norms(block: Block) -> bool:
 def _norm_statistic_bytes(block: Block, kernels: Kernels) -> tuple[float, float]:
     """Return the statistics of norms, those that sequence parallelism divides and those that tensor parallelism does.
 
-    LayerNorm keeps mean and deviation, RMSNorm one number, the norm of each head its own.
+    LayerNorm saves mean and deviation, RMSNorm one number, the norm of each head its own.
     """
     each = kernels.norm_statistic_bytes * (2 if has_layer_norms(block) else 1)
     norms = [operation for operation in block.operations if operation.kind is OperationKind.NORM]
@@ -354,20 +350,20 @@ def _norm_statistic_bytes(block: Block, kernels: Kernels) -> tuple[float, float]
     return float(each * whole), float(each * sum(operation.heads for operation in norms))
 
 
-def _kept_names(operation: Operation) -> tuple[str, ...]:
+def _saved_names(operation: Operation) -> tuple[str, ...]:
     match operation.kind:
         case OperationKind.MATMUL | OperationKind.NORM | OperationKind.ACTIVATION | OperationKind.GATED_ACTIVATION:
             return operation.inputs
         case OperationKind.ATTENTION:
             return (*operation.inputs, operation.output)
         case OperationKind.SCAN:
-            return scan_inputs_kept(operation)
+            return saved_scan_inputs(operation)
         case _:
             return ()
 
 
 def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
-    """Return the inputs of column-parallel matrices that a stack keeps as gathered, not as its own part."""
+    """Return the inputs of column-parallel matrices that a stack saves as gathered, not as its own part."""
     if not kernels.keeps_gathered_inputs:
         return frozenset()
     return frozenset(
@@ -378,11 +374,11 @@ def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
     )
 
 
-def _dropout_bytes(block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]) -> float:
+def _dropout_bytes(block: Block, kernels: Kernels, widths: dict[str, int]) -> float:
     """Return the masks of the dropouts before each residual addition: those of the config, or of the textbook."""
     additions = [operation for operation in block.operations if operation.kind is OperationKind.ADD]
     if kernels.transformers_modules:
-        return float(sum(MASK_BYTES * regions[op.inputs[1]][0] for op in additions if op.drops_out))
+        return float(sum(MASK_BYTES * widths[op.inputs[1]] for op in additions if op.drops_out))
     if not has_dropout(block):
         return 0.0
-    return float(sum(kernels.dropout_mask_bytes * regions[op.inputs[1]][0] for op in additions))
+    return float(sum(kernels.dropout_mask_bytes * widths[op.inputs[1]] for op in additions))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,12 +14,43 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
-from plimsoll.planners.memory.activations import KeptBytes
+from plimsoll.planners.memory.activations import SavedBytes
 from plimsoll.planners.memory.holdings import has_gathering
 from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBackward:
+    """Activation bytes of one layer on one rank while it runs backward.
+
+    - `working_set`: all that the layer saved; `transient`: gradients of its activations; `not_recomputed`: what
+      selective recomputation saves of it beside what it recomputes;
+    - `at_last_matmul`: the first two at its last matrix product, less what a mixture has freed by then;
+      `last_matmul_gradients`: the gradients around that product;
+    - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
+      `attention_gradients`: at its attention; `at_first_matmuls`: after the first products of its feed-forward;
+    - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
+      same during recomputation; `at_expert_matmuls`, `at_combine`, `at_expert_reduction`: at the experts' first
+      products, the sum of their outputs, and the reduction of their gradients.
+    """
+
+    working_set: FloatArray
+    transient: FloatArray
+    at_last_matmul: FloatArray
+    at_input_norm: FloatArray
+    at_second_norm: FloatArray
+    attention_gradients: FloatArray
+    at_first_matmuls: FloatArray
+    last_matmul_gradients: FloatArray
+    not_recomputed: FloatArray
+    beside_combine: FloatArray
+    at_recomputed_combine: FloatArray
+    at_expert_matmuls: FloatArray
+    at_combine: FloatArray
+    at_expert_reduction: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +65,11 @@ class Activity:
     - `saved_by_several`: tensors of a layer that several operations save, counted once; `repeated_saves`: the same,
       counted for each further save (`repeated_saves.py`); `waiting`: on its way to the host;
     - `first_adapter_savings`: what the first layer with adapters need not save, as its input needs no gradient;
-      `not_recomputed`: what selective recomputation saves of the layer at work beside what it recomputes;
+      `saved_routing`: routing that recomputed layers save;
     - `head`: by the head; `logits`: see `_logits`; `kept_logits`: of them, once the loss is known.
 
-    Live while a layer runs backward:
-
-    - `working_set`: all that the layer saved; `transient`: gradients of its activations;
-    - `at_last_matmul`: both at its last matrix product, less what a mixture has freed by then;
-      `last_matmul_gradients`: the gradients around that product;
-    - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
-      `attention_gradients`: at its attention; `at_first_matmuls`: after the first products of its feed-forward;
-    - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
-      same during recomputation; `at_expert_matmuls`, `at_combine`, `at_expert_reduction`: at the experts' first
-      products, the sum of their outputs, and the reduction of their gradients; `saved_routing`: routing that
-      recomputed layers save.
-
-    `p2p_message` is what one pipeline stage sends the next, `gathered` the buffers of tensor parallelism's all-gathers
-    and reduce-scatters.
+    `backward` is of the layer that runs backward, the most of any kind. `p2p_message` is what one pipeline stage sends
+    the next, `gathered` the buffers of tensor parallelism's all-gathers and reduce-scatters.
     """
 
     stage: FloatArray
@@ -60,52 +80,26 @@ class Activity:
     saved_by_several: FloatArray
     repeated_saves: FloatArray
     waiting: FloatArray
-    working_set: FloatArray
-    transient: FloatArray
-    at_last_matmul: FloatArray
-    at_input_norm: FloatArray
-    at_second_norm: FloatArray
-    attention_gradients: FloatArray
-    at_first_matmuls: FloatArray
-    last_matmul_gradients: FloatArray
-    p2p_message: FloatArray
-    not_recomputed: FloatArray
     first_adapter_savings: FloatArray
-    beside_combine: FloatArray
-    at_recomputed_combine: FloatArray
-    at_expert_matmuls: FloatArray
-    at_combine: FloatArray
-    at_expert_reduction: FloatArray
     saved_routing: FloatArray
     head: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
+    backward: LayerBackward
+    p2p_message: FloatArray
     gathered: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfKind:
-    """A rank's bytes of one layer of a kind: `whole` is all that it keeps, the others as `Activity` names them."""
+    """A rank's bytes of one layer of a kind, as `Activity` names them; `selective` is what recomputation leaves."""
 
-    whole: FloatArray
     selective: FloatArray
-    not_recomputed: FloatArray
     checkpoint: FloatArray
-    transient: FloatArray
-    at_last_matmul: FloatArray
-    at_input_norm: FloatArray
-    at_second_norm: FloatArray
-    attention_gradients: FloatArray
-    at_first_matmuls: FloatArray
-    last_matmul_gradients: FloatArray
-    beside_combine: FloatArray
-    at_recomputed_combine: FloatArray
-    at_expert_matmuls: FloatArray
-    at_combine: FloatArray
-    at_expert_reduction: FloatArray
     saved_routing: FloatArray
     saved_by_several: FloatArray
     repeated_saves: FloatArray
+    backward: LayerBackward
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
@@ -115,19 +109,16 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     casts = casts_weights(layouts, job) & np.bool_(job.method == "full")
     kinds = [_of_kind(layer_bytes(part, job), share, casts, job) for part in job.layers]
 
-    def most(name: str) -> FloatArray:
-        return functools.reduce(np.maximum, (getattr(kind, name) for kind in kinds), NOTHING)
+    def of_all_layers(amounts: Iterable[FloatArray]) -> FloatArray:
+        counted = zip(rows.layers_of_kind, amounts, strict=True)
+        return sum((count * amount for count, amount in counted), NOTHING)
 
-    def of_all_layers(name: str) -> FloatArray:
-        counted = zip(rows.layers_of_kind, kinds, strict=True)
-        return sum((count * getattr(kind, name) for count, kind in counted), NOTHING)
-
-    kept = of_all_layers("whole")
+    kept = of_all_layers(kind.backward.working_set for kind in kinds)
     is_selective = layouts.recompute == SELECTIVE
     if is_selective.any():
-        kept = np.where(is_selective, of_all_layers("selective"), kept)
+        kept = np.where(is_selective, of_all_layers(kind.selective for kind in kinds), kept)
     layers = np.maximum(rows.layers, 1)
-    recomputed, checkpoint = _recomputed_layers(layouts, rows, job), most("checkpoint")
+    recomputed, checkpoint = _recomputed_layers(layouts, rows, job), _most(kind.checkpoint for kind in kinds)
     first_adapter_savings = _first_adapter_savings(rows, job, recomputed, share)
     logits, kept_logits = _logits(job, share, casts)
     return Activity(
@@ -136,33 +127,30 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         kept_layers=rows.layers - recomputed,
-        saved_by_several=of_all_layers("saved_by_several") / layers,
-        repeated_saves=of_all_layers("repeated_saves") / layers,
+        saved_by_several=of_all_layers(kind.saved_by_several for kind in kinds) / layers,
+        repeated_saves=of_all_layers(kind.repeated_saves for kind in kinds) / layers,
         waiting=NOTHING,
-        working_set=most("whole"),
-        transient=most("transient") if kernels.backward_transients else NOTHING,
-        at_last_matmul=most("at_last_matmul"),
-        at_input_norm=most("at_input_norm"),
-        at_second_norm=most("at_second_norm"),
-        attention_gradients=most("attention_gradients"),
-        at_first_matmuls=most("at_first_matmuls"),
-        last_matmul_gradients=most("last_matmul_gradients"),
-        p2p_message=share.of_sequence(size * job.model.hidden_size),
-        not_recomputed=most("not_recomputed"),
         first_adapter_savings=first_adapter_savings,
-        beside_combine=most("beside_combine"),
-        at_recomputed_combine=most("at_recomputed_combine"),
-        at_expert_matmuls=most("at_expert_matmuls"),
-        at_combine=most("at_combine"),
-        at_expert_reduction=most("at_expert_reduction"),
-        saved_routing=of_all_layers("saved_routing"),
+        saved_routing=of_all_layers(kind.saved_routing for kind in kinds),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
         logits=np.where(rows.has_head, logits, 0.0),
         kept_logits=np.where(rows.has_head, kept_logits, 0.0),
+        backward=_most_backward([kind.backward for kind in kinds]),
+        p2p_message=share.of_sequence(size * job.model.hidden_size),
         gathered=np.where(
             share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
         ),
     )
+
+
+def _most(amounts: Iterable[FloatArray]) -> FloatArray:
+    return functools.reduce(np.maximum, amounts, NOTHING)
+
+
+def _most_backward(kinds: Sequence[LayerBackward]) -> LayerBackward:
+    """Return the most that a layer of any kind has at each event."""
+    names = [entry.name for entry in fields(LayerBackward)]
+    return LayerBackward(**{name: _most(getattr(kind, name) for kind in kinds) for name in names})
 
 
 def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> _OfKind:
@@ -180,29 +168,35 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
     beside_combine = _beside_combine(layer, share, job) if is_mixture else NOTHING
-    transient = np.maximum(
-        tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
-    )
+    transient = NOTHING
+    if not job.profile.is_textbook:
+        transient = np.maximum(
+            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+        )
     return _OfKind(
-        whole=whole,
         selective=selective,
-        not_recomputed=not_recomputed,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
-        transient=transient,
-        at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
-        at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
-        at_second_norm=share.of(layer.at_second_norm),
-        attention_gradients=share.of(layer.attention_gradients),
-        at_first_matmuls=share.of(layer.at_first_matmuls),
-        last_matmul_gradients=tokens * size * (widest + residual),
-        at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NOTHING,
-        at_combine=_combine(layer, share) if is_mixture else NOTHING,
-        beside_combine=beside_combine,
-        at_recomputed_combine=_at_recomputed_combine(layer, share, whole + beside_combine) if is_mixture else NOTHING,
-        at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NOTHING,
         saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,
         saved_by_several=twice,
         repeated_saves=again,
+        backward=LayerBackward(
+            working_set=whole,
+            transient=transient,
+            at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
+            at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
+            at_second_norm=share.of(layer.at_second_norm),
+            attention_gradients=share.of(layer.attention_gradients),
+            at_first_matmuls=share.of(layer.at_first_matmuls),
+            last_matmul_gradients=tokens * size * (widest + residual),
+            not_recomputed=not_recomputed,
+            beside_combine=beside_combine,
+            at_recomputed_combine=_at_recomputed_combine(layer, share, whole + beside_combine)
+            if is_mixture
+            else NOTHING,
+            at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NOTHING,
+            at_combine=_combine(layer, share) if is_mixture else NOTHING,
+            at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NOTHING,
+        ),
     )
 
 
@@ -235,12 +229,12 @@ def _at_recomputed_combine(layer: LayerBytes, share: RankShare, recomputed: Floa
 
 
 def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
-    """Return what is there as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
+    """Return the live bytes as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
     own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
     return np.where(share.layouts.expert_parallel > 1, own, whole)
 
 
-def _where_cast(casts: BoolArray, plain: KeptBytes, cast: KeptBytes, share: RankShare) -> FloatArray:
+def _where_cast(casts: BoolArray, plain: SavedBytes, cast: SavedBytes, share: RankShare) -> FloatArray:
     """Return a rank's bytes of `cast` where autocast casts fp32 weights, of `plain` elsewhere."""
     return np.where(casts, share.of(cast), share.of(plain)) if casts.any() else share.of(plain)
 
@@ -272,7 +266,7 @@ def _first_adapter_savings(rows: StageRows, job: Job, recomputed: FloatArray, sh
     A recomputed layer's input is made to need a gradient (peft, `enable_input_require_grads`).
     """
     kernels = job.profile.kernels
-    if job.embedding.trainable or not kernels.backward_transients:
+    if job.embedding.trainable or job.profile.is_textbook:
         return NOTHING
     first = next(part for part in job.layers if 0 in part.block.layers)
     whole, needed = saved_with_and_without_input_gradient(

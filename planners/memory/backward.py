@@ -55,7 +55,7 @@ def backward_items(step: StepContext, kinds: Sequence[UnlikeKind] = ()) -> Itera
 
 
 def _differentiated(step: StepContext, layers: FloatArray, *, two_upper: FloatArray) -> Iterator[Items]:
-    """Yield the events of these layers; the upper ones have most of what is there as experts are copied out."""
+    """Yield the events of these layers; the upper ones have most that is live as experts are copied out."""
     own = _own_of_layer(step)
     yield _layer_items(step, layers, *own)
     if step.neighbours is None and (step.layouts.full_layers != ALL_LAYERS).any():
@@ -68,42 +68,42 @@ def _differentiated(step: StepContext, layers: FloatArray, *, two_upper: FloatAr
 def _own_of_layer(step: StepContext) -> tuple[FloatArray, FloatArray]:
     """Return the activations and the fresh gradients of the layer that is differentiated, at its worst event.
 
-    At its last matrix all its tensors are there, gradients that meet and one matrix's
+    At its last matrix all its tensors are live, gradients that meet and one matrix's
     gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of
     them and, where a unit's gradients are reduced together, those of all matrices behind: the worse for wide layers and
     few tokens. A mixture has two events more: its outputs' gradient is scattered before any matrix has one, and at the
     experts' first product theirs all have.
     """
-    held, active, job = step.held, step.active, step.job
+    held, active, layer, job = step.held, step.active, step.active.backward, step.job
     size = job.precision.compute_bytes
-    if not job.profile.kernels.backward_transients:
-        return active.working_set + active.transient + held.dequantized, NOTHING
+    if job.profile.is_textbook:
+        return layer.working_set + layer.transient + held.dequantized, NOTHING
     activations = _at_last_matmul(step)
     fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
     if job.model.experts_per_token and are_grouped(job.profile.kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
-        return np.maximum(activations, np.maximum(active.at_combine, active.at_recomputed_combine)), NOTHING
+        return np.maximum(activations, np.maximum(layer.at_combine, layer.at_recomputed_combine)), NOTHING
     if not step.any_gathered:
         return activations, fresh
-    events = [(active.at_input_norm, size * held.layer_elements)]
+    events = [(layer.at_input_norm, size * held.layer_elements)]
     behind = np.where(step.expert_units, 0.0, size * held.feed_forward_elements)
-    events.append((np.where(step.expert_units, 0.0, active.at_second_norm), behind))
+    events.append((np.where(step.expert_units, 0.0, layer.at_second_norm), behind))
     behind_attention = size * held.behind_attention_elements
-    events.append((np.where(step.expert_units, 0.0, active.attention_gradients), behind_attention))
+    events.append((np.where(step.expert_units, 0.0, layer.attention_gradients), behind_attention))
     if job.precision.compute_format == FP8:
         # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
         cast = job.profile.kernels.fp8_cast_bytes * held.last_matrix_elements
-        events.append((active.at_last_matmul + cast, NOTHING))
+        events.append((layer.at_last_matmul + cast, NOTHING))
         # Its input, for its own gradient; the input's gradient is done.
-        widest = (active.last_matmul_gradients - active.p2p_message) * (job.profile.kernels.fp8_cast_bytes / size)
-        events.append((active.working_set + active.last_matmul_gradients + widest, NOTHING))
-        events.append((active.at_second_norm + cast, np.maximum(behind - size * held.last_matrix_elements, 0.0)))
+        widest = (layer.last_matmul_gradients - active.p2p_message) * (job.profile.kernels.fp8_cast_bytes / size)
+        events.append((layer.working_set + layer.last_matmul_gradients + widest, NOTHING))
+        events.append((layer.at_second_norm + cast, np.maximum(behind - size * held.last_matrix_elements, 0.0)))
     if job.profile.kernels.works_in_place:
-        events.append((np.where(step.expert_units, 0.0, active.at_first_matmuls), behind))
+        events.append((np.where(step.expert_units, 0.0, layer.at_first_matmuls), behind))
     if job.model.experts_per_token and job.method == "full":
         events += [
-            (np.maximum(active.at_combine, active.at_recomputed_combine), NOTHING),
-            (active.at_expert_matmuls, size * held.expert_elements),
+            (np.maximum(layer.at_combine, layer.at_recomputed_combine), NOTHING),
+            (layer.at_expert_matmuls, size * held.expert_elements),
         ]
     for of_activations, of_gradients in events:
         is_worse = step.is_gathered & (of_activations + of_gradients > activations + fresh)
@@ -118,12 +118,12 @@ def _at_last_matmul(step: StepContext) -> FloatArray:
     is there before they meet: as its input's gradient is made, or, where the layer is recomputed, at the end of its
     second run, which holds the residual and its gradient, the output, and for an adapter the scaled gradient.
     """
-    held, active, job = step.held, step.active, step.job
+    held, active, layer, job = step.held, step.active, step.active.backward, step.job
     if job.method != "qlora":
-        return active.at_last_matmul + held.dequantized
+        return layer.at_last_matmul + held.dequantized
     recomputed = np.where(active.recomputed_layers > 0, RECOMPUTED_BESIDE_UNPACKED * active.p2p_message, 0.0)
-    unpacked = held.dequantized + np.maximum(active.last_matmul_gradients, recomputed)
-    result: FloatArray = active.working_set + np.maximum(active.transient, unpacked)
+    unpacked = held.dequantized + np.maximum(layer.last_matmul_gradients, recomputed)
+    result: FloatArray = layer.working_set + np.maximum(layer.transient, unpacked)
     return result
 
 
@@ -148,7 +148,7 @@ def _layer_items(step: StepContext, layer: FloatArray, own_activations: FloatArr
         copies = np.where(step.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     recomputed, kept = left_to_do(step, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(step, layers_above)
-    alive = alive + active.not_recomputed - active.first_adapter_savings + _received_beside(step, layers_above)
+    alive = alive + active.backward.not_recomputed - active.first_adapter_savings + _received_beside(step, layers_above)
     alive = alive - _kept_by_norm(step, layer)
     others, accumulated = step.beside(step.finished_elements(layers_above))
     gradients = layer_gradients(step, layers_above, fresh)
@@ -160,7 +160,6 @@ def _layer_items(step: StepContext, layer: FloatArray, own_activations: FloatArr
         parameters=held.parameters + copies,
         gradients=gradients,
         activations=alive + others + step.constant_activations,
-        logits=NOTHING,
         communication=gathered + reduced + step.layer_buckets(layers_above) + accumulated,
         layer=layer,
     )
@@ -172,7 +171,7 @@ def _kept_by_norm(step: StepContext, layer: FloatArray) -> FloatArray:
     The textbook's sum counts it twice.
     """
     kernels = step.job.profile.kernels
-    if kernels.norm_keeps_fp32 or not kernels.backward_transients:
+    if kernels.norm_keeps_fp32 or step.job.profile.is_textbook:
         return NOTHING
     at_work = left_to_do(step, layer)[0] - left_to_do(step, layer - 1.0)[0]
     result: FloatArray = step.active.checkpoint * at_work
@@ -204,10 +203,8 @@ def _layer_reduced(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, job.precision.compute_bytes * own),
         activations=below + active.p2p_message + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=step.open_root
         + ahead
         + np.where(step.is_reduced, job.profile.weights.reduce_bytes * padded, 0.0)
@@ -248,10 +245,8 @@ def _embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=np.ceil(sharded + np.where(is_whole, head + whole, 0.0)),
         activations=step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=gathered
         + np.where(is_whole, embedding, 0.0)
         + np.where(step.is_reduced, traffic.reduce_bytes * held.layer_padded, 0.0)
@@ -275,10 +270,8 @@ def _added_embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=np.ceil(held.gradients + fresh),
         activations=beside + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=step.buckets + step.accumulated,
         layer=BELOW_ALL_LAYERS,
     )
@@ -307,11 +300,9 @@ def _root_reduction(step: StepContext) -> Items:
     return items_at(
         step,
         "root gradient reduction",
-        parameters=held.parameters,
         gradients=np.ceil(gradients),
         # A pipeline reduces when no micro-batch waits any more.
         activations=np.where(step.stays_gathered, 0.0, step.others_activations) + step.p2p_buffers,
-        logits=NOTHING,
         communication=reduced + step.end_buckets + step.accumulated,
     )
 

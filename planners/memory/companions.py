@@ -65,9 +65,9 @@ def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activ
         # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
         own_rows = all_stages(layouts, own.model, job.global_batch_size)
         beside = activity(layouts, own_rows, own)
-        kept = beside.working_set
+        kept = beside.backward.working_set
         if companion.trainable:
-            kept = beside.stage - beside.layer + beside.working_set + beside.transient + beside.head
+            kept = beside.stage - beside.layer + beside.backward.working_set + beside.backward.transient + beside.head
         has_logits = companion.role == "reference"
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
         yield Items(

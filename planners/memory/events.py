@@ -45,10 +45,8 @@ def forward_begins(step: StepContext) -> Items:
     return items_at(
         step,
         FORWARD,
-        parameters=held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=step.others_activations + step.p2p_buffers + held.dummy_gradients,
-        logits=NOTHING,
         communication=step.buckets,
     )
 
@@ -66,10 +64,8 @@ def _optimizer_step(step: StepContext) -> Items:
     return items_at(
         step,
         "optimizer step",
-        parameters=held.parameters,
         gradients=np.ceil(gradients),
         activations=step.p2p_buffers,
-        logits=NOTHING,
         communication=step.step_buckets,
         more_optimizer=transient,
     )
@@ -100,7 +96,6 @@ def _loading(step: StepContext) -> Items:
         parameters=held.parameters + np.where(step.is_gathered, step.root + step.whole_layers, 0.0),
         gradients=NOTHING,
         activations=NOTHING,
-        logits=NOTHING,
         communication=NOTHING,
         more_optimizer=-held.optimizer,
     )

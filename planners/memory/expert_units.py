@@ -16,7 +16,7 @@ SHARED = "shared"
 
 
 def expert_unit_items(step: StepContext, layers: FloatArray, *, two_upper: FloatArray) -> Iterator[Items]:
-    """Yield the events of these layers' experts; the upper ones have most of what is there as they are copied out."""
+    """Yield the events of these layers' experts; the upper ones have most that is live as they are copied out."""
     yield _experts_copied_out(step, two_upper)
     yield _experts_run_again(step, two_upper)
     yield from _beside_reduced_experts(step, layers)
@@ -30,7 +30,7 @@ def _reduced_above(step: StepContext, layers_above: FloatArray) -> FloatArray:
 def _experts_copied_out(step: StepContext, layer: FloatArray) -> Items:
     """Return the event at which a layer's experts are copied out of their buffer, the layer before gathered ahead.
 
-    All that the layer keeps is there, and the residual's gradient.
+    All that the layer saved is live, and the residual's gradient.
     """
     held, active, job = step.held, step.active, step.job
     layers_above = step.rows.layers - 1.0 - layer
@@ -41,15 +41,13 @@ def _experts_copied_out(step: StepContext, layer: FloatArray) -> Items:
     recomputed, _ = left_to_do(step, layer)
     below = active.layer * np.maximum(layer - recomputed, 0.0)
     is_whole = step.layouts.recompute == NONE
-    own = np.where(is_whole, active.working_set, np.where(layer >= recomputed, active.layer, 0.0))
+    own = np.where(is_whole, active.backward.working_set, np.where(layer >= recomputed, active.layer, 0.0))
     alive = active.checkpoint * recomputed + below + own + active.p2p_message
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=alive + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=np.where(step.expert_units & step.gathered_by_layer, gathered, 0.0)
         + step.buckets
         + step.accumulated,
@@ -60,7 +58,7 @@ def _experts_copied_out(step: StepContext, layer: FloatArray) -> Items:
 def _experts_run_again(step: StepContext, layer: FloatArray) -> Items:
     """Return the end of a recomputed layer's second run, when its experts' outputs have been put in order.
 
-    All that the layer keeps is there, its output and the output's gradient, and, beside the layer before gathered
+    All that the layer saved is live, its output and the output's gradient, and, beside the layer before gathered
     ahead, the buffer that its experts were copied out of: they are gathered as in a forward pass, and the buffer is
     let go of as that ends (torch, distributed/fsdp/_fully_shard/_fsdp_state.py, `_post_forward`).
     """
@@ -78,14 +76,12 @@ def _experts_run_again(step: StepContext, layer: FloatArray) -> Items:
     has_buffer = has_buffer & np.bool_(runs_before_hook)
     is_run_again = has_buffer & (layouts.recompute != NONE)
     recomputed, kept = left_to_do(step, layer)
-    alive = active.checkpoint * recomputed + active.layer * kept + active.at_combine + active.p2p_message
+    alive = active.checkpoint * recomputed + active.layer * kept + active.backward.at_combine + active.p2p_message
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=np.where(is_run_again, alive, 0.0) + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=np.where(is_run_again, gathered + step.job.profile.weights.reduce_bytes * above, 0.0)
         + step.buckets
         + step.accumulated,
@@ -116,18 +112,16 @@ def _beside_reduced_experts(step: StepContext, layer: FloatArray) -> Iterator[It
     recomputed, kept = left_to_do(step, layer)
     behind_attention = size * (held.behind_attention_elements - held.expert_elements)
     for own, fresh in (
-        (active.at_expert_reduction, size * held.expert_elements),
-        (active.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
-        (active.at_input_norm, np.ceil(held.expert_gradients) + dense),
+        (active.backward.at_expert_reduction, size * held.expert_elements),
+        (active.backward.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
+        (active.backward.at_input_norm, np.ceil(held.expert_gradients) + dense),
     ):
         alive = active.checkpoint * recomputed + active.layer * kept + own
         yield items_at(
             step,
             "backward",
-            parameters=held.parameters,
             gradients=layer_gradients(step, layers_above, fresh),
             activations=alive + step.others_activations + step.constant_activations,
-            logits=NOTHING,
             communication=reduced + step.buckets + step.accumulated,
             layer=layer,
         )

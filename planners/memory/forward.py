@@ -41,7 +41,7 @@ def _last_layer_gathered(step: StepContext) -> Items:
     gather, and lets go of it as the function returns that copies the next one out (torch,
     distributed/fsdp/_fully_shard/_fsdp_param_group.py, `wait_for_unshard`).
     """
-    held, active = step.held, step.active
+    active = step.active
     buffers = step.layer_buffer * np.minimum(step.rows.layers, 1) + step.ahead_buffer * (step.rows.layers > 1)
     root = NOTHING if step.own_units else step.root
     # Experts in a unit of their own are copied out within their layer, which the layer before's buffer does not see.
@@ -53,16 +53,16 @@ def _last_layer_gathered(step: StepContext) -> Items:
     # GPipe has no gradients before its last forward pass is done.
     accumulated = NOTHING if step.job.pipeline_schedule == GPIPE else step.accumulated
     # Before its experts a layer has all that it keeps but their tensors, and the residual.
-    within = np.where(last == active.checkpoint, active.checkpoint, active.at_expert_reduction - active.p2p_message)
+    within = np.where(
+        last == active.checkpoint, active.checkpoint, active.backward.at_expert_reduction - active.p2p_message
+    )
     begun = np.where(step.expert_units & step.gathered_once, within, active.checkpoint)
     before = np.maximum(active.stage - last, 0.0) + begun + active.waiting
     return items_at(
         step,
         "forward and loss",
-        parameters=held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=before + _held_embedding(step) + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=gathered + step.buckets + accumulated,
     )
 
@@ -70,18 +70,15 @@ def _last_layer_gathered(step: StepContext) -> Items:
 def _first_layer_gathered(step: StepContext) -> Items:
     """Return the first layer's gather beside the root's buffer, which stays until that layer is copied out.
 
-    Only the embedding's output is there. The worse for a large vocabulary and few tokens (torch, as
+    Only the embedding's output is live. The worse for a large vocabulary and few tokens (torch, as
     `_last_layer_gathered` has it).
     """
-    held = step.held
     gathered = np.where(step.is_gathered, 2.0 * step.root + step.one_layer + step.layer_buffer, 0.0)
     return items_at(
         step,
         "forward and loss",
-        parameters=held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=step.active.p2p_message + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=gathered + step.buckets + step.accumulated,
     )
 
@@ -91,15 +88,15 @@ def _tokens_returned(step: StepContext) -> Items:
 
     A layer that is recomputed keeps nothing of itself then, and holds more in its second run.
     """
-    held, active = step.held, step.active
-    beside = np.where(active.recomputed_layers >= step.rows.layers, 0.0, active.beside_combine - active.p2p_message)
+    active = step.active
+    beside = np.where(
+        active.recomputed_layers >= step.rows.layers, 0.0, active.backward.beside_combine - active.p2p_message
+    )
     return items_at(
         step,
         "forward and loss",
-        parameters=held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=active.stage + beside + step.others_activations + step.constant_activations,
-        logits=NOTHING,
         communication=step.buckets + step.accumulated,
     )
 
@@ -113,8 +110,8 @@ def _held_embedding(step: StepContext) -> FloatArray:
     job, active = step.job, step.active
     if not job.profile.kernels.transformers_modules or (job.method == "full" and keeps_first_input(job)):
         return NOTHING
-    is_kept = (active.recomputed_layers > 0) | (step.layouts.recompute == SELECTIVE)
-    return np.where(step.rows.has_embedding & ~is_kept, active.p2p_message, 0.0)
+    is_saved = (active.recomputed_layers > 0) | (step.layouts.recompute == SELECTIVE)
+    return np.where(step.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
 
 
 def _root_gathered_again(step: StepContext) -> Items:
@@ -123,7 +120,7 @@ def _root_gathered_again(step: StepContext) -> Items:
     Its buffer and its weights stand beside what the loss keeps: the log-softmax in
     fp32, or the gradients that a fused loss has worked out already, which then needs its input no more.
     """
-    held, active = step.held, step.active
+    active = step.active
     let_go = np.where(step.layouts.fused_cross_entropy & step.rows.has_head, active.p2p_message, 0.0)
     gathered = np.where(step.gathered_by_layer, 2.0 * step.root, 0.0) + np.where(
         step.gathered_once, step.root + step.whole_layers, 0.0
@@ -131,8 +128,7 @@ def _root_gathered_again(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
-        parameters=held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=active.stage + step.others_activations + active.head - let_go + step.constant_activations,
         logits=active.kept_logits,
         communication=gathered + step.buckets + step.accumulated,
@@ -187,7 +183,7 @@ def _loss_items(step: StepContext, copies: FloatArray, logits: FloatArray, gathe
         step,
         "forward and loss",
         parameters=held.parameters + copies,
-        gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=active.stage + others + active.head + step.constant_activations,
         logits=logits,
         communication=gathered + step.buckets + accumulated,

@@ -55,8 +55,7 @@ def _head_at_work(
     return items_at(
         step,
         phase,
-        parameters=step.held.parameters,
-        gradients=np.where(step.keeps_gradients, np.ceil(step.held.gradients), 0.0),
+        gradients=step.kept_gradients,
         activations=activations + others + step.constant_activations,
         logits=logits,
         communication=gathered + step.buckets + accumulated,
@@ -81,10 +80,8 @@ def head_reduction(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=np.ceil(sharded + held.head_gradients_sent + step.job.precision.compute_bytes * held.head_elements),
         activations=active.stage + others + step.constant_activations + active.checkpoint,
-        logits=NOTHING,
         communication=gathered + step.buckets + accumulated,
     )
 
@@ -97,7 +94,6 @@ def head_gradient(step: StepContext, zero: ZeroBuffers) -> Items:
     return items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=np.ceil(np.where(step.keeps_gradients, held.gradients, 0.0) + fresh),
         activations=active.stage + others + active.head + step.constant_activations,
         logits=active.logits * job.precision.compute_bytes / job.profile.loss.logits_bytes,

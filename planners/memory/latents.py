@@ -1,4 +1,4 @@
-"""What transformers' latent attention (DeepSeek V2 and V3) keeps beside what its operations tell.
+"""What transformers' latent attention (DeepSeek V2 and V3) saves beside what its operations tell.
 
 Traced operation by operation over transformers 5.23 (models/deepseek_v3/modeling_deepseek_v3.py, `DeepseekV3Attention`,
 `DeepseekV3TopkRouter`).
@@ -15,12 +15,12 @@ INDEXER = "index_scores"
 QUERY_LATENT, KEY_VALUE_LATENT, ROUTER = "query_latent", "key_value_latent", "router"
 
 
-def keep_latents(
-    block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
+def save_latents(
+    block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
 ) -> None:
     """Count the norms of both latents, the value as a view, and the router's input in fp32.
 
-    `kept` has bytes for each element of every tensor. The value is a view of the up projection's output, which holds
+    `saved` has bytes for each element of every tensor. The value is a view of the up projection's output, which holds
     the keys without position as well.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
@@ -30,15 +30,15 @@ def keep_latents(
     for operation in block.operations:
         if operation.kind is OperationKind.ATTENTION and operation.name != INDEXER:
             value, up = operation.inputs[-1], _up_width(block)
-            kept[value] = element_bytes * up / widths[value]
+            saved[value] = element_bytes * up / widths[value]
         elif operation.kind is not OperationKind.MATMUL or operation.matmul_shape is None:
             continue
         elif operation.inputs[0] in (QUERY_LATENT, KEY_VALUE_LATENT):
             # Of keys and values the rank alone is normalized, and multiplied.
             latent, rank = operation.inputs[0], operation.matmul_shape[0]
-            kept[latent] = (kept.get(latent, 0.0) + norm_bytes) * rank / widths[latent]
+            saved[latent] = (saved.get(latent, 0.0) + norm_bytes) * rank / widths[latent]
         elif operation.name == ROUTER and (learning is None or ROUTER in learning):
-            kept[operation.inputs[0]] = kept.get(operation.inputs[0], 0.0) + FP32_BYTES
+            saved[operation.inputs[0]] = saved.get(operation.inputs[0], 0.0) + FP32_BYTES
 
 
 def weight_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What one layer and the head keep for each token, before any layout divides it."""
+"""What one layer and the head save for each token, before any layout divides it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass, replace
 from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.activations import (
-    KeptBytes,
+    SavedBytes,
     checkpoint_width,
-    kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
+    saved_bytes,
 )
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
-from plimsoll.planners.memory.layer_events import kept_at_attention, kept_at_first_products, kept_at_second_norm
+from plimsoll.planners.memory.layer_events import live_at_attention, live_at_first_products, live_at_second_norm
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
     grouped_sent_bytes,
-    kept_as_experts_are_reduced,
-    kept_at_combine,
-    kept_at_experts_first_product,
-    kept_at_experts_last_product,
+    live_at_combine,
+    live_at_expert_reduction,
+    live_at_experts_first_product,
+    live_at_experts_last_product,
 )
 from plimsoll.planners.memory.recurrent import scan_workspace_bytes
 from plimsoll.planners.memory.repeated_saves import RepeatedSaves, repeated_saves
-from plimsoll.planners.memory.routing import remembered_routing_bytes
+from plimsoll.planners.memory.routing import latest_routing_bytes
 from plimsoll.planners.memory.selective import (
     exchanged_bytes,
     not_recomputed_bytes,
     scattered_bytes,
     selective_input_bytes,
-    selectively_kept_bytes,
+    selectively_saved_bytes,
 )
 from plimsoll.planners.stacks.profile import Profile
 
@@ -43,26 +43,26 @@ MOST_KEPT_LAYERS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
+    """What one kind of layer saves for each token, and the widths of what lives in its backward pass.
 
     `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
-    them several operations keep. `combine_whole` is `at_combine` where the experts are no unit of their own.
+    them several operations save. `combine_whole` is `at_combine` where the experts are no unit of their own.
     """
 
-    whole: KeptBytes
-    cast: KeptBytes
+    whole: SavedBytes
+    cast: SavedBytes
     again: RepeatedSaves
     cast_again: RepeatedSaves
-    selective: KeptBytes
-    at_second_norm: KeptBytes
-    attention_gradients: KeptBytes
-    at_first_matmuls: KeptBytes
-    at_expert_matmuls: KeptBytes
-    experts_last_product: KeptBytes | None
-    at_combine: KeptBytes
-    combine_whole: KeptBytes
-    beside_combine: KeptBytes
-    at_expert_reduction: KeptBytes
+    selective: SavedBytes
+    at_second_norm: SavedBytes
+    attention_gradients: SavedBytes
+    at_first_matmuls: SavedBytes
+    at_expert_matmuls: SavedBytes
+    experts_last_product: SavedBytes | None
+    at_combine: SavedBytes
+    combine_whole: SavedBytes
+    beside_combine: SavedBytes
+    at_expert_reduction: SavedBytes
     not_recomputed_bytes: tuple[int, int]
     selective_input_bytes: int
     scattered_bytes: int
@@ -77,9 +77,9 @@ class LayerBytes:
 
 
 def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
-    """Return what a layer of that kind keeps."""
+    """Return what a layer of that kind saves."""
     fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
-    return _kept_of_layer(
+    return _layer_bytes(
         part,
         Same(job.profile),
         job.method,
@@ -91,7 +91,7 @@ def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _kept_of_layer(
+def _layer_bytes(
     part: BlockWeights,
     same: Same[Profile],
     method: str,
@@ -102,7 +102,7 @@ def _kept_of_layer(
 ) -> LayerBytes:
     profile = same.value
     kernels = profile.kernels
-    whole = kept_bytes(
+    whole = saved_bytes(
         part.block,
         kernels,
         attention=attention,
@@ -116,10 +116,10 @@ def _kept_of_layer(
     )
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
-        cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        cast=saved_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
         again=repeated_saves(part.block, kernels, element_bytes=size, learning=part.learning),
         cast_again=repeated_saves(part.block, kernels, element_bytes=size, autocast=True),
-        selective=selectively_kept_bytes(
+        selective=selectively_saved_bytes(
             part.block,
             kernels,
             policy=profile.can.selective_policy,
@@ -128,27 +128,27 @@ def _kept_of_layer(
             fp8_input_bytes=fp8_input_bytes,
             modules=modules,
         ),
-        at_second_norm=kept_at_second_norm(
+        at_second_norm=live_at_second_norm(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
-        attention_gradients=kept_at_attention(
+        attention_gradients=live_at_attention(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
-        at_first_matmuls=kept_at_first_products(
+        at_first_matmuls=live_at_first_products(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
         not_recomputed_bytes=not_recomputed_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         selective_input_bytes=selective_input_bytes(
             part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
-        at_expert_matmuls=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
-        experts_last_product=kept_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
-        at_combine=kept_at_combine(part.block, whole, kernels, size, size),
-        combine_whole=kept_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
+        at_expert_matmuls=live_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
+        experts_last_product=live_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
+        at_combine=live_at_combine(part.block, whole, kernels, size, size),
+        combine_whole=live_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
         beside_combine=beside_combined_tokens(part.block, kernels, size),
         grouped_sent_bytes=grouped_sent_bytes(part.block, kernels, size),
-        saved_routing_bytes=remembered_routing_bytes(part.block, kernels, size),
-        at_expert_reduction=kept_as_experts_are_reduced(part.block, whole, size),
+        saved_routing_bytes=latest_routing_bytes(part.block, kernels, size),
+        at_expert_reduction=live_at_expert_reduction(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
@@ -159,15 +159,15 @@ def _kept_of_layer(
     )
 
 
-def head_bytes(job: Job) -> tuple[KeptBytes, KeptBytes]:
-    """Return what the head keeps for each token, and what where autocast casts fp32 weights."""
-    return _kept_of_head(job.head, Same(job.profile), job.attention, job.precision.compute_bytes)
+def head_bytes(job: Job) -> tuple[SavedBytes, SavedBytes]:
+    """Return what the head saves for each token, and what where autocast casts fp32 weights."""
+    return _head_bytes(job.head, Same(job.profile), job.attention, job.precision.compute_bytes)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _kept_of_head(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[KeptBytes, KeptBytes]:
+def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[SavedBytes, SavedBytes]:
     kernels = same.value.kernels
     return (
-        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
-        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        saved_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
+        saved_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
     )

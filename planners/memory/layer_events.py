@@ -8,86 +8,93 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
-from plimsoll.planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, norm_backward_bytes
+from plimsoll.planners.memory.activations import (
+    NOTHING_SAVED,
+    SavedBytes,
+    checkpoint_width,
+    norm_backward_bytes,
+    saved_bytes,
+)
 from plimsoll.planners.memory.latents import INDEXER
 from plimsoll.planners.stacks.records import Kernels
 
 # A norm's input and output, the gradients of it that two matrices give, and the residual's.
 FIRST_PRODUCTS_TENSORS = 5
-NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
 
 
-def kept_at_second_norm(
+def live_at_second_norm(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
-) -> KeptBytes:
-    """Return what of a layer is there as the norm between its halves is differentiated; nothing without such a norm.
+) -> SavedBytes:
+    """Return a layer's live bytes as the norm between its halves is differentiated; nothing without such a norm.
 
-    All that the attention keeps still waits, nothing of the feed-forward does, and the norm has its own products.
+    All that the attention saves still waits, nothing of the feed-forward does, and the norm has its own products.
     """
     index = _second_norm(block)
     if index is None:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
-    kept = kept_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     width = widths[block.operations[index].inputs[0]]
     norm_bytes = width * norm_backward_bytes(block, kernels, element_bytes)
-    return replace(kept, sequence_bytes=kept.sequence_bytes + norm_bytes)
+    return replace(saved, sequence_bytes=saved.sequence_bytes + norm_bytes)
 
 
-def kept_at_attention(
+def live_at_attention(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
-) -> KeptBytes:
-    """Return what of a layer is there as its attention is differentiated; nothing without attention.
+) -> SavedBytes:
+    """Return a layer's live bytes as its attention is differentiated; nothing without attention.
 
-    All that the attention keeps, the gradients of its inputs and of its output, and the residual's.
+    All that the attention saves, the gradients of its inputs and of its output, and the residual's.
     """
     index = _attention(block)
     if index is None:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     product = block.operations[index]
     before = replace(block, operations=block.operations[: index + 1])
-    kept = kept_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     gradients = element_bytes * sum(widths[name] for name in (*product.inputs, product.output))
     return replace(
-        kept,
-        sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
-        tensor_bytes=kept.tensor_bytes + gradients,
+        saved,
+        sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
+        tensor_bytes=saved.tensor_bytes + gradients,
     )
 
 
-def kept_at_first_products(
+def live_at_first_products(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
-) -> KeptBytes:
-    """Return what of a layer is there as the first matrices of its gated feed-forward have all had their gradients.
+) -> SavedBytes:
+    """Return a layer's live bytes as the first matrices of its gated feed-forward have all had their gradients.
 
-    Beside all that the attention keeps, the norm's input and output, the gradient of one half where that half lay,
+    Beside all that the attention saves, the norm's input and output, the gradient of one half where that half lay,
     those of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of
     is more than is made.
     """
     index = _second_norm(block)
     halves = [operation for operation in block.operations if operation.kind is OperationKind.GATED_ACTIVATION]
     if index is None or not halves or not kernels.works_in_place:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
-    kept = kept_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     stream_bytes = FIRST_PRODUCTS_TENSORS * element_bytes * widths[block.operations[index].inputs[0]]
     half_bytes = element_bytes * widths[halves[-1].inputs[0]]
-    return replace(kept, sequence_bytes=kept.sequence_bytes + stream_bytes, tensor_bytes=kept.tensor_bytes + half_bytes)
+    return replace(
+        saved, sequence_bytes=saved.sequence_bytes + stream_bytes, tensor_bytes=saved.tensor_bytes + half_bytes
+    )
 
 
 def saved_with_and_without_input_gradient(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str]
-) -> tuple[KeptBytes, KeptBytes]:
-    """Return what a layer keeps, and what it keeps as the first one behind a frozen embedding.
+) -> tuple[SavedBytes, SavedBytes]:
+    """Return what a layer saves, and what it saves as the first one behind a frozen embedding.
 
-    Before the first adapter nothing needs a gradient there, so that autograd keeps nothing.
+    Before the first adapter nothing needs a gradient there, so that autograd saves nothing.
     """
     first = replace(block, operations=_differentiated(block, learning))
     whole, needed = (
-        kept_bytes(part, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+        saved_bytes(part, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
         for part in (block, first)
     )
     return whole, needed

@@ -8,7 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plimsoll.planners.architecture import Block
-from plimsoll.planners.memory.activations import EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
+from plimsoll.planners.memory.activations import (
+    EXPERT_TENSORS,
+    NOTHING_SAVED,
+    SavedBytes,
+    checkpoint_width,
+    saved_bytes,
+)
 from plimsoll.planners.stacks.records import Kernels
 
 DISPATCHED, EXPERT_OUTPUT, EXPERT_PRODUCT = "dispatched", "expert_output", "expert_product"
@@ -18,7 +24,7 @@ FIRST_OUTPUTS = ("expert_gate", "expert_up", "expert_inner")
 COMBINE_GRADIENTS = 3
 # In Megatron-Core that of the outputs as they were received, and as they were sent (moe_utils.py, `unpermute`).
 GROUPED_COMBINE_GRADIENTS = 2
-# Beside what a layer keeps, as its second run brings tokens back from other ranks: the gradient of the weighted sum,
+# Beside what a layer saves, as its second run brings tokens back from other ranks: the gradient of the weighted sum,
 # the tokens sent, the experts' outputs, and those in the order in which the tokens came (torchtitan,
 # distributed/expert_parallel.py, `_token_combine`).
 TENSORS_BESIDE_RETURNED = 4
@@ -29,7 +35,6 @@ RESIDUALS_BESIDE_RETURNED = 2
 GROUPED_OWN_TOKENS, GROUPED_OUTPUTS = 2, 2
 # As the product of an expert's gate and its other half is differentiated: three gradients, less the product itself.
 MEETING_IN_EXPERTS = 2
-NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
 
 
 def are_grouped(kernels: Kernels) -> bool:
@@ -37,41 +42,41 @@ def are_grouped(kernels: Kernels) -> bool:
     return kernels.dummy_weight_gradients
 
 
-def kept_at_combine(
-    block: Block, kept: KeptBytes, kernels: Kernels, element_bytes: int, weighted_bytes: int
-) -> KeptBytes:
-    """Return what of a layer is there as its experts' outputs are scattered back to their experts.
+def live_at_combine(
+    block: Block, saved: SavedBytes, kernels: Kernels, element_bytes: int, weighted_bytes: int
+) -> SavedBytes:
+    """Return a layer's live bytes as its experts' outputs are scattered back to their experts.
 
-    `kept` is all that the layer keeps, `weighted_bytes` are those of an element of the outputs once they are weighted.
+    `saved` is all that the layer saves, `weighted_bytes` are those of an element of the outputs once they are weighted.
     Nothing for a layer without a mixture.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     gradients = GROUPED_COMBINE_GRADIENTS if are_grouped(kernels) else COMBINE_GRADIENTS
     return replace(
-        kept,
-        sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
-        dispatched_bytes=kept.dispatched_bytes + gradients * weighted_bytes * widths[DISPATCHED],
+        saved,
+        sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
+        dispatched_bytes=saved.dispatched_bytes + gradients * weighted_bytes * widths[DISPATCHED],
     )
 
 
-def beside_combined_tokens(block: Block, kernels: Kernels, element_bytes: int) -> KeptBytes:
-    """Return what stands beside all that a layer keeps as its second run brings tokens back from their experts.
+def beside_combined_tokens(block: Block, kernels: Kernels, element_bytes: int) -> SavedBytes:
+    """Return what stands beside all that a layer saves as its second run brings tokens back from their experts.
 
     They come from other ranks; Megatron-Core's are sorted on one rank too, where the permuted tokens are those sent.
     Nothing for a layer without a mixture.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     residuals = RESIDUALS_BESIDE_RETURNED * element_bytes * checkpoint_width(block)
     sent = element_bytes * widths[DISPATCHED]
     if are_grouped(kernels):
         own = residuals + GROUPED_OWN_TOKENS * sent
-        return replace(NOTHING_KEPT, sequence_bytes=float(own), dispatched_bytes=float(GROUPED_OUTPUTS * sent))
+        return replace(NOTHING_SAVED, sequence_bytes=float(own), dispatched_bytes=float(GROUPED_OUTPUTS * sent))
     beside = float(TENSORS_BESIDE_RETURNED * sent)
-    return replace(NOTHING_KEPT, sequence_bytes=float(residuals), dispatched_bytes=beside)
+    return replace(NOTHING_SAVED, sequence_bytes=float(residuals), dispatched_bytes=beside)
 
 
 def grouped_sent_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
@@ -80,49 +85,49 @@ def grouped_sent_bytes(block: Block, kernels: Kernels, element_bytes: int) -> in
     return element_bytes * sent if are_grouped(kernels) else 0
 
 
-def kept_at_experts_last_product(
+def live_at_experts_last_product(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int
-) -> KeptBytes | None:
-    """Return what of a layer is there at its experts' last product, or just after; None where they do not work at once.
+) -> SavedBytes | None:
+    """Return a layer's live bytes at its experts' last product, or just after; None where they do not work at once.
 
-    The outputs have been let go of with the weighted sum that kept them. Their gradient stands beside that of the
+    The outputs have been let go of with the weighted sum that saved them. Their gradient stands beside that of the
     product of the experts' halves; then, without it, the gradients of the halves beside that. The worse of the two.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths or kernels.experts_in_turn:
         return None
     without = frozenset((EXPERT_OUTPUT,))
-    kept = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=without)
-    kept = replace(kept, sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block))
+    saved = saved_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=without)
+    saved = replace(saved, sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block))
     of_outputs, of_product = element_bytes * widths[DISPATCHED], element_bytes * widths[EXPERT_PRODUCT]
     if of_outputs + of_product < MEETING_IN_EXPERTS * of_product:
-        return replace(kept, expert_bytes=kept.expert_bytes + MEETING_IN_EXPERTS * of_product)
+        return replace(saved, expert_bytes=saved.expert_bytes + MEETING_IN_EXPERTS * of_product)
     return replace(
-        kept,
-        dispatched_bytes=kept.dispatched_bytes + of_outputs,
-        expert_bytes=kept.expert_bytes + of_product,
+        saved,
+        dispatched_bytes=saved.dispatched_bytes + of_outputs,
+        expert_bytes=saved.expert_bytes + of_product,
     )
 
 
-def kept_as_experts_are_reduced(block: Block, kept: KeptBytes, element_bytes: int) -> KeptBytes:
-    """Return what of a layer is there as its experts' gradients are reduced, in a unit of their own.
+def live_at_expert_reduction(block: Block, saved: SavedBytes, element_bytes: int) -> SavedBytes:
+    """Return a layer's live bytes as its experts' gradients are reduced, in a unit of their own.
 
     The experts' tensors have been let go of; the residual's gradient and that of the tokens sent, summed back to
-    where they came from, wait for the rest of the layer. `kept` is all that the layer keeps. Nothing for a layer
+    where they came from, wait for the rest of the layer. `saved` is all that the layer saves. Nothing for a layer
     without a mixture.
     """
     if all(tensor.name != DISPATCHED for tensor in block.tensors):
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     return replace(
-        kept,
-        sequence_bytes=kept.sequence_bytes + 2 * element_bytes * checkpoint_width(block),
+        saved,
+        sequence_bytes=saved.sequence_bytes + 2 * element_bytes * checkpoint_width(block),
         dispatched_bytes=0.0,
         expert_bytes=0.0,
     )
 
 
-def kept_at_experts_first_product(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> KeptBytes:
-    """Return what of a layer is there while the gradient of its experts' first matrices is made; nothing without any.
+def live_at_experts_first_product(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> SavedBytes:
+    """Return a layer's live bytes while the gradient of its experts' first matrices is made; nothing without any.
 
     One product is differentiated for all experts (torch, `_grouped_mm`). Within the
     experts all has been let go of by then but the gradient of what the first
@@ -131,12 +136,12 @@ def kept_at_experts_first_product(block: Block, kernels: Kernels, *, attention: 
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
-        return NOTHING_KEPT
+        return NOTHING_SAVED
     let_go = frozenset((*EXPERT_TENSORS, EXPERT_OUTPUT))
-    kept = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=let_go)
+    saved = saved_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=let_go)
     return replace(
-        kept,
-        sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
-        dispatched_bytes=kept.dispatched_bytes + element_bytes * widths[DISPATCHED],
-        expert_bytes=kept.expert_bytes + element_bytes * sum(widths.get(name, 0) for name in FIRST_OUTPUTS),
+        saved,
+        sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
+        dispatched_bytes=saved.dispatched_bytes + element_bytes * widths[DISPATCHED],
+        expert_bytes=saved.expert_bytes + element_bytes * sum(widths.get(name, 0) for name in FIRST_OUTPUTS),
     )

@@ -39,7 +39,7 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_
     Source: Megatron-Core, pipeline_parallel/schedules.py, `forward_backward_pipelining_without_interleaving`
     (`output_tensor_grad`); of torch it lies in one of the buffers.
     """
-    if not job.profile.kernels.backward_transients:
+    if job.profile.is_textbook:
         return NOTHING
     return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, p2p_message, 0.0)
 

@@ -1,4 +1,4 @@
-"""How layouts divide what a micro-batch's tokens keep over their ranks."""
+"""How layouts divide what a micro-batch's tokens save over their ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
-from plimsoll.planners.memory.activations import KeptBytes
+from plimsoll.planners.memory.activations import SavedBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class RankShare:
     dispatch_division: FloatArray
     busiest: FloatArray
 
-    def of(self, kept: KeptBytes) -> FloatArray:
-        """Return the bytes that a rank keeps of its micro-batch."""
-        scores = kept.score_bytes * self.sequence_length
-        divided = kept.sequence_bytes / self.sequence_division + (kept.tensor_bytes + scores) / self.tensor
-        if kept.ring_bytes:
-            divided = divided + np.where(self.layouts.context_parallel > 1, kept.ring_bytes / self.tensor, 0.0)
-        if kept.dispatched_bytes or kept.expert_bytes:
-            in_experts = kept.dispatched_bytes / self.dispatch_division + kept.expert_bytes / self.tensor
+    def of(self, saved: SavedBytes) -> FloatArray:
+        """Return the bytes that a rank saves of its micro-batch."""
+        scores = saved.score_bytes * self.sequence_length
+        divided = saved.sequence_bytes / self.sequence_division + (saved.tensor_bytes + scores) / self.tensor
+        if saved.ring_bytes:
+            divided = divided + np.where(self.layouts.context_parallel > 1, saved.ring_bytes / self.tensor, 0.0)
+        if saved.dispatched_bytes or saved.expert_bytes:
+            in_experts = saved.dispatched_bytes / self.dispatch_division + saved.expert_bytes / self.tensor
             divided = divided + self.busiest * in_experts
-        result: FloatArray = self.tokens * (kept.gathered_bytes + divided)
+        result: FloatArray = self.tokens * (saved.gathered_bytes + divided)
         return result
 
     def of_sequence(self, token_bytes: float | FloatArray) -> FloatArray:

@@ -1,6 +1,6 @@
-"""What the training kernels of recurrent layers keep for the backward pass.
+"""What the training kernels of recurrent layers save for the backward pass.
 
-Each kernel is an autograd function of its own, and what it keeps is its
+Each kernel is an autograd function of its own, and what it saves is its
 `save_for_backward` list; whatever it leaves out it computes again. Chunks are of
 64 tokens in flash-linear-attention, of 2,048 in the selective scan.
 
@@ -8,7 +8,7 @@ Sources: state-spaces/mamba, ops/selective_scan_interface.py (MambaInnerFn,
 SelectiveScanFn), csrc/selective_scan/selective_scan.cpp, ops/triton/ssd_combined.py
 (MambaSplitConv1dScanCombinedFn); fla-org/flash-linear-attention,
 ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; Dao-AILab/causal-conv1d, which
-keeps its input; `transformers`, modeling_qwen3_next, which repeats queries and keys
+saves its input; `transformers`, modeling_qwen3_next, which repeats queries and keys
 for every value head before the kernel.
 """
 
@@ -38,8 +38,8 @@ def block_scan(block: Block) -> Operation | None:
     return next((operation for operation in block.operations if operation.kind is OperationKind.SCAN), None)
 
 
-def scan_inputs_kept(operation: Operation) -> tuple[str, ...]:
-    """Return which of its named inputs a recurrence keeps; convolved channels are computed again but where apart."""
+def saved_scan_inputs(operation: Operation) -> tuple[str, ...]:
+    """Return which of its named inputs a recurrence saves; convolved channels are computed again but where apart."""
     if operation.scan is None:
         return operation.inputs
     left_out = {
@@ -50,7 +50,7 @@ def scan_inputs_kept(operation: Operation) -> tuple[str, ...]:
 
 
 def fused_operations(block: Block, kernels: Kernels) -> frozenset[str]:
-    """Return the operations that the recurrence's kernel does itself, so that their inputs are not kept for them."""
+    """Return the operations that the recurrence's kernel does itself, so that their inputs are not saved for them."""
     operation = block_scan(block)
     if operation is None or operation.scan is None:
         return frozenset()
@@ -62,12 +62,12 @@ def fused_operations(block: Block, kernels: Kernels) -> frozenset[str]:
         case ScanKernel.SELECTIVE_APART:
             return frozenset()
         case _:
-            # A fused gated norm keeps its input as it is.
+            # A fused gated norm saves its input as it is.
             return frozenset(("output_norm",))
 
 
 def scan_bytes(block: Block, kernels: Kernels, element_bytes: int) -> ScanBytes:
-    """Return what the kernel keeps that is no tensor of the layer's description."""
+    """Return what the kernel saves that is no tensor of the layer's description."""
     operation = block_scan(block)
     if operation is None or operation.scan is None:
         return ScanBytes(sequence_bytes=0.0, tensor_bytes=0.0)
@@ -80,7 +80,7 @@ def scan_bytes(block: Block, kernels: Kernels, element_bytes: int) -> ScanBytes:
             states = 2 * FP32_BYTES * keys / SELECTIVE_CHUNK_TOKENS
             return ScanBytes(sequence_bytes=2.0 * scan.key_dim * size, tensor_bytes=values * size + states)
         case ScanKernel.STATE_SPACE:
-            # A norm outside of the kernel keeps the gated output, beside the one before the gate that the kernel keeps.
+            # A norm outside of the kernel saves the gated output, beside the one before the gate that the kernel saves.
             return ScanBytes(sequence_bytes=0.0, tensor_bytes=0.0 if kernels.fuses_scan_output else values * size)
         case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
             return ScanBytes(sequence_bytes=0.0, tensor_bytes=_delta_bytes(scan, size))
@@ -111,7 +111,7 @@ def scan_workspace_bytes(block: Block, element_bytes: int) -> float:
 def _delta_bytes(scan: Scan, size: int) -> float:
     """Return a delta rule's normed queries and keys with their norms, values, decay, strength and chunk matrices.
 
-    A decay for each channel is kept as its fp32 sum for every key feature, and the
+    A decay for each channel is saved as its fp32 sum for every key feature, and the
     matrix of scores within a chunk beside the one that solves it.
     """
     operands = size * scan.heads * (2 * scan.key_dim + scan.value_dim)

@@ -1,7 +1,7 @@
-"""What several operations of a layer keep alike: where each hands its tensor to a hook, one tensor comes several times.
+"""What several operations of a layer save alike: where each hands its tensor to a hook, one tensor comes several times.
 
-Counted over transformers' layers, operation by operation: a norm in separate operations keeps its input in fp32 for
-the square and for the product, a product of matrices its input, attention its output, which the next matrix keeps too.
+Counted over transformers' layers, operation by operation: a norm in separate operations saves its input in fp32 for
+the square and for the product, a product of matrices its input, attention its output, which the next matrix saves too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FEED_FORWARD = "feed_forward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedSaves:
-    """Bytes a token of a layer's tensors that several operations keep: each once, and as often as it comes again."""
+    """Bytes a token of a layer's tensors that several operations save: each once, and as often as it comes again."""
 
     once_bytes: int
     again_bytes: int
@@ -33,7 +33,7 @@ def repeated_saves(
     learning: frozenset[str] | None = None,
     autocast: bool = False,
 ) -> RepeatedSaves:
-    """Return what of a layer comes more than once; `learning` and `autocast` are those of `kept_bytes`."""
+    """Return what of a layer comes more than once; `learning` and `autocast` are those of `saved_bytes`."""
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     once = again = 0
     for name, times, size in _saves(block, kernels, element_bytes, learning, autocast):
@@ -46,9 +46,9 @@ def repeated_saves(
 def _saves(
     block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, autocast: bool
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield tensors with how often each is kept and the bytes of its elements.
+    """Yield tensors with how often each is saved and the bytes of its elements.
 
-    Between the adapters of a feed-forward's two first matrices more tensors are kept than wait for their copies.
+    Between the adapters of a feed-forward's two first matrices more tensors are saved than wait for their copies.
     """
     upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     norms = [op for op in block.operations if op.kind is OperationKind.NORM]

@@ -1,4 +1,4 @@
-"""What routing keeps of each token: scores, and the numbers of experts and places.
+"""What routing saves of each token: scores, and the numbers of experts and places.
 
 Small beside hidden states, unless experts are many: of 128 half a kilobyte a token and more.
 """
@@ -21,11 +21,11 @@ GROUPED_SCORES_OF_CHOSEN = 3
 SCORES, EXPERT_PREFIX = "router_scores", "expert_"
 
 
-def kept_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
-    """Return what a token's routing keeps for the backward pass; 0 in a layer without a router.
+def routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what a token's routing saves for the backward pass; 0 in a layer without a router.
 
     transformers' softmax is over all experts, in fp32, and its scores of the chosen ones in 16 bits. Megatron's is
-    over the chosen ones, and the order of all experts' tokens is kept whole, of which the first part is used
+    over the chosen ones, and the order of all experts' tokens is saved whole, of which the first part is used
     (`permute` without `--moe-permute-fusion`).
     """
     experts, chosen = _sizes(block)
@@ -35,7 +35,7 @@ def kept_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> in
     return experts * FP32_BYTES + chosen * (INDICES_OF_CHOSEN * INDEX_BYTES + element_bytes)
 
 
-def remembered_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+def latest_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     """Return what a layer remembers of each token of its latest micro-batch: Megatron's scores and map of all experts.
 
     Source: Megatron-Core, core/transformer/moe/token_dispatcher.py, `MoEAlltoAllTokenDispatcher` (`probs`,

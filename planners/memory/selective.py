@@ -1,19 +1,20 @@
-"""What a layer keeps under selective recomputation, which each stack understands in its own way."""
+"""What a layer saves under selective recomputation, which each stack understands in its own way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Split, Weight
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, dropped
 from plimsoll.planners.memory.activations import (
     DISPATCHED_TENSORS,
     EXPERT_TENSORS,
     ROUTER,
-    KeptBytes,
+    SavedBytes,
+    by_division,
     checkpoint_width,
-    kept_bytes,
+    saved_bytes,
 )
 from plimsoll.planners.stacks.records import Kernels
 
@@ -29,7 +30,7 @@ class _Product:
     has_bias: bool
 
 
-def selectively_kept_bytes(
+def selectively_saved_bytes(
     block: Block,
     kernels: Kernels,
     *,
@@ -38,15 +39,15 @@ def selectively_kept_bytes(
     element_bytes: int,
     fp8_input_bytes: int = 0,
     modules: tuple[str, ...] = (),
-) -> KeptBytes:
-    """Return what one layer keeps under selective recompute: of `modules`, or where none are named by the policy.
+) -> SavedBytes:
+    """Return what one layer saves under selective recompute: of `modules`, or where none are named by the policy.
 
     `attention_scores` throws the score matrices away and nothing else, as
-    Korthikanti et al. 2022 do (arXiv:2205.05198). `alternate_matmuls` keeps the layer's
+    Korthikanti et al. 2022 do (arXiv:2205.05198). `alternate_matmuls` saves the layer's
     input, every second matrix product and the attention's output, as torchtitan does;
-    every policy but these keeps all.
+    every policy but these saves all.
     """
-    everything = kept_bytes(
+    everything = saved_bytes(
         block,
         kernels,
         attention=attention,
@@ -60,40 +61,25 @@ def selectively_kept_bytes(
         return replace(everything, score_bytes=0.0)
     if policy != "alternate_matmuls":
         return everything
-    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
-    row_parallel = {op.output for op in block.operations if op.is_row_parallel}
-    sequence = float(selective_input_bytes(block, policy=policy, element_bytes=element_bytes))
-    tensor_total = gathered = 0.0
-    dispatched = in_experts = 0.0
     # A product that writes keys and values at once is wider than the tensor that it is named after.
     written = {op.output: op.matmul_shape[1] for op in block.operations if op.matmul_shape is not None}
-    for output in (*_saved_outputs(block), *(operation.output for operation in attentions)):
-        width, region = regions[output]
-        width = max(width, written.get(output, 0))
-        if output in DISPATCHED_TENSORS:
-            dispatched += width * element_bytes
-        elif output in EXPERT_TENSORS:
-            in_experts += width * element_bytes
-        elif output in row_parallel:
-            gathered += width * element_bytes  # every rank's part of the sum is as long as the whole
-        elif region is Region.SEQUENCE:
-            sequence += width * element_bytes
-        else:
-            tensor_total += width * element_bytes
-    tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
-    return KeptBytes(
-        gathered_bytes=gathered,
-        sequence_bytes=sequence,
-        tensor_bytes=tensor_total,
-        score_bytes=0.0,
-        dispatched_bytes=dispatched,
-        expert_bytes=in_experts,
+    widths = {tensor.name: max(tensor.width, written.get(tensor.name, 0)) for tensor in block.tensors}
+    outputs = (*_saved_outputs(block), *(operation.output for operation in attentions))
+    # Of a row-parallel product every rank's part of the sum is as long as the whole.
+    row_parallel = {op.output for op in block.operations if op.is_row_parallel}
+    products = by_division(block, ((name, element_bytes * widths[name]) for name in outputs), gathered=row_parallel)
+    layer_input = selective_input_bytes(block, policy=policy, element_bytes=element_bytes)
+    statistics = kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
+    return replace(
+        products,
+        sequence_bytes=layer_input + products.sequence_bytes,
+        tensor_bytes=products.tensor_bytes + statistics,
     )
 
 
 def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
-    """Return what is kept of each token of a rank once sums over tensor-parallel ranks are scattered by token.
+    """Return what is saved of each token of a rank once sums over tensor-parallel ranks are scattered by token.
 
     torchtitan's list names the reduce-scatters, so that their outputs are saved as well.
     """
@@ -105,7 +91,7 @@ def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
 
 
 def exchanged_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
-    """Return what is kept of each token of a rank once its copies go to experts on other ranks and come back.
+    """Return what is saved of each token of a rank once its copies go to experts on other ranks and come back.
 
     torchtitan's list names the all-to-alls, so that the outputs of both are saved
     (models/llama4/infra/parallelize.py, `_op_sac_save_list`).
@@ -121,9 +107,9 @@ def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> i
 
 
 def not_recomputed_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
-    """Return what is kept of a token that the layer's second run does not take up, which stops before its end.
+    """Return what is saved of a token that the layer's second run does not take up, which stops before its end.
 
-    The layer's last product, where it is among those saved, is kept until the layer has been differentiated: every
+    The layer's last product, where it is among those saved, is saved until the layer has been differentiated: every
     rank's part of the sum, and, over tensor-parallel ranks, the scattered sum of a rank's own tokens.
     """
     if policy != "alternate_matmuls":

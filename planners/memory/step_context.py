@@ -112,6 +112,11 @@ class StepContext:
         return np.where(is_first, others, fewer), np.where(is_first, first, summed)
 
     @cached_property
+    def kept_gradients(self) -> FloatArray:
+        """Return the gradients that lie on the device from one micro-batch to the next, in whole bytes."""
+        return np.where(self.keeps_gradients, np.ceil(self.held.gradients), 0.0)
+
+    @cached_property
     def is_gathered(self) -> BoolArray:
         """Return where weights are sharded and gathered, in whatever way."""
         return self.gathered_by_layer | self.gathered_once
@@ -176,7 +181,6 @@ def step_context(layouts: Candidates, rows: StageRows, job: Job, held: Holdings,
         has_buckets = in_zero_stages(stage, traffic.gradient_bucket_stages) & (layouts.data_parallel > 1)
         buckets = np.where(has_buckets, states.gradient * held.stage_elements, 0.0)
     buckets = buckets + saved_routing_bytes(layouts, job, held.stage_elements)
-    has_transients = job.profile.kernels.backward_transients
     is_gathered = has_gathering(stage, job, "gathered_by_layer")
     stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
     # A value model that learns has had its gradients before the policy has its own.
@@ -224,7 +228,7 @@ def step_context(layouts: Candidates, rows: StageRows, job: Job, held: Holdings,
         + active.saved_routing
         + p2p_buffers
         + _pipeline_output(layouts, rows, job)
-        + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
+        + (0 if job.profile.is_textbook else rotary_table_bytes(job) / layouts.context_parallel),
         buckets=buckets,
         zero=zero,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
@@ -256,18 +260,18 @@ def items_at(
     step: StepContext,
     phase: str,
     *,
-    parameters: FloatArray,
     gradients: FloatArray,
     activations: FloatArray,
-    logits: FloatArray,
     communication: FloatArray,
+    parameters: FloatArray | None = None,
+    logits: FloatArray = NOTHING,
     more_optimizer: FloatArray | float = 0.0,
     layer: FloatArray | None = None,
 ) -> Items:
-    """Return whole bytes; gradients are whole already."""
+    """Return an event's whole bytes; `parameters` are those at rest unless more are said, gradients whole already."""
     return Items(
         phase=PHASES.index(phase),
-        parameters=np.ceil(parameters),
+        parameters=np.ceil(step.held.parameters if parameters is None else parameters),
         gradients=gradients,
         optimizer=np.ceil(step.held.optimizer + more_optimizer),
         activations=np.ceil(activations),

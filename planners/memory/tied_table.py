@@ -32,10 +32,8 @@ def tied_table_items(step: StepContext) -> Iterator[Items]:
     yield items_at(
         step,
         "backward",
-        parameters=held.parameters,
         gradients=np.ceil(gradients),
         activations=step.active.p2p_message + step.constant_activations,
-        logits=NOTHING,
         communication=gathered + step.buckets + step.accumulated,
         layer=BELOW_ALL_LAYERS,
     )

@@ -1,6 +1,6 @@
 """The layers of a model of several kinds, each at its own worst places, between the layers that lie around it.
 
-Where layers are gathered one at a time, what is there beside a layer is the layer gathered ahead and the one that is
+Where layers are gathered one at a time, what is live beside a layer is the layer gathered ahead and the one that is
 reduced, which of unlike layers are not as large as the largest: of DeepSeek V3 a dense layer's weights are larger
 than a rank's part of a mixture, and a mixture's activations larger than a dense layer's.
 """
@@ -24,22 +24,6 @@ HELD_OF_LAYER = (
     "behind_attention_elements", "expert_elements", "expert_padded", "expert_gradients", "last_expert_elements",
     "dequantized",
 )  # fmt: skip
-ACTIVE_OF_LAYER = (
-    "working_set",
-    "transient",
-    "at_input_norm",
-    "at_second_norm",
-    "attention_gradients",
-    "at_first_matmuls",
-    "last_matmul_gradients",
-    "at_last_matmul",
-    "not_recomputed",
-    "beside_combine",
-    "at_recomputed_combine",
-    "at_expert_matmuls",
-    "at_combine",
-    "at_expert_reduction",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +96,7 @@ def _kinds(step: StepContext, is_apart: BoolArray) -> Iterator[UnlikeKind]:
         view = replace(
             step,
             held=replace(step.held, **{name: getattr(held, name) for name in HELD_OF_LAYER}),
-            active=replace(
-                step.active,
-                layer=_stacked(step, below),
-                **{name: getattr(active, name) for name in ACTIVE_OF_LAYER},
-            ),
+            active=replace(step.active, layer=_stacked(step, below), backward=active.backward),
             neighbours=_neighbours(step, [each for each, _ in alone], order, places),
         )
         shape = step.rows.layers.shape

@@ -12,14 +12,12 @@ stack neither are `variants`, kernels that somebody looked at there, nor `is_tex
 
 from __future__ import annotations
 
-import functools
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from plimsoll.planners.ground.data_files import overlaid, read_toml
 
 STACK, TIMING = "stack", "timing"
 OWN: Mapping[str, frozenset[str]] = {
@@ -60,44 +58,17 @@ class StackFolders:
         like = own.pop("like", "")
         if like in (*heirs, name):
             raise ValueError(f"{name}, {kind}.toml: like {like} goes round in a ring.")
-        inherited = self._read(self.root / f"{kind}_defaults.toml")
+        inherited = dict(read_toml(self.root / f"{kind}_defaults.toml"))
         if like:
             of_kin = self._merged(like, kind, (*heirs, name))
             inherited |= {key: of_kin[key] for key in of_kin.keys() - OWN[kind] - NEVER_INHERITED}
-        return overlaid(inherited, own)
+        return overlaid(inherited, own, REPLACED_WHOLE)
 
     def _title(self, name: str) -> str:
         return str(self._own(name, STACK).get("title"))
 
     def _own(self, name: str, kind: str) -> dict[str, Any]:
-        return self._read(self.root / name.replace("-", "_") / f"{kind}.toml")
-
-    def _read(self, file: Path) -> dict[str, Any]:
-        return dict(_parsed(file))
-
-
-@functools.cache
-def _parsed(file: Path) -> Mapping[str, Any]:
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with another's keys in the place of its own, tables of both merged key by key."""
-    merged = dict(below)
-    for key, value in above.items():
-        if isinstance(value, dict) and key in below and key not in REPLACED_WHOLE:
-            merged[key] = {**below[key], **value}
-        else:
-            merged[key] = value
-    return merged
-
-
-def record(kind: type[T], table: Mapping[str, Any]) -> T:
-    """Return a value of `kind` from a table; a missing or unknown key raises where the file is wrong."""
-    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if known != set(table):
-        raise ValueError(f"{kind.__name__}: keys {sorted(known ^ set(table))} are missing or unknown.")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+        return dict(read_toml(self.root / name.replace("-", "_") / f"{kind}.toml"))
 
 
 def shipped() -> StackFolders:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.planners.ground.data_files import overlaid, record
 from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.ground.terms import ZERO_STAGES
 from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, sharding_policy
 from plimsoll.planners.sharding.cuts import cut_of_kind
 from plimsoll.planners.sharding.stages import DEALINGS
-from plimsoll.planners.stacks.folders import STACK, overlaid, record, shipped
+from plimsoll.planners.stacks.folders import STACK, shipped
 from plimsoll.planners.stacks.records import (
     Capabilities,
     ErrorBand,

@@ -74,7 +74,6 @@ class Kernels:
     only one expert's gradients meet in the backward pass.
     `transformers_modules` marks stacks that train transformers' own modules: attention's tensors are views of a
     fused product, and copies where a rotation concatenates; the model holds the embedding's output.
-    `backward_transients` marks stacks whose tensors at work in the backward pass are counted; textbooks count none.
     `pipelines_keep_messages` marks pipelines that have a buffer for each micro-batch that a stage receives and for
     the gradient of each that it sends, for good, and hold what was sent until its backward pass.
     `works_in_place` marks kernels that write the gradients of norms and gated activations over what these kept or
@@ -93,7 +92,6 @@ class Kernels:
     eager_score_dropout_bytes: int
     flash_statistic_bytes: int
     dropout_mask_bytes: int
-    backward_transients: bool
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
     four_bit_input_bytes: int

@@ -8,18 +8,17 @@ its figures come from.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+from plimsoll.planners.ground.data_files import read_toml, record
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.stacks.folders import TIMING, record, shipped
+from plimsoll.planners.stacks.folders import TIMING, shipped
 from plimsoll.planners.stacks.profile import load_profile, textbook
 
-T = TypeVar("T")
-
+FOLDER = Path(__file__).parent
 # A card of no known generation is taken for this file, which says so.
 UNKNOWN_GENERATION = "other"
 # Cards that clients describe have ids of their own.
@@ -156,11 +155,6 @@ class Efficiency:
         return f"{self.stack.provenance} {self.gpu.provenance}"
 
     @property
-    def overlap_fraction(self) -> float:
-        """Return what part of data-parallel traffic can hide behind computation."""
-        return self.stack.data_overlap_fraction
-
-    @property
     def memory_bandwidth_fraction(self) -> float:
         """Return what element-wise kernels reach of the memory's rate."""
         return self.gpu.memory_bandwidth_fraction
@@ -206,8 +200,7 @@ def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
 
 @functools.cache
 def _gpus() -> Mapping[str, GpuEfficiency]:
-    files = sorted((resources.files("plimsoll.planners.timing") / "gpus").iterdir(), key=lambda file: file.name)
-    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
+    tables = map(read_toml, sorted((FOLDER / "gpus").glob("*.toml")))
     return {table["name"]: record(GpuEfficiency, table) for table in tables}
 
 
@@ -220,8 +213,7 @@ def _stack(name: str) -> StackEfficiency:
 
 @functools.cache
 def _common() -> CommonEfficiency:
-    text = (resources.files("plimsoll.planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
-    return record(CommonEfficiency, tomllib.loads(text))
+    return record(CommonEfficiency, read_toml(FOLDER / "efficiencies.toml"))
 
 
 def network_hop_seconds() -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from plimsoll.planners.formats import tensor_bytes
 from plimsoll.planners.ground.units import GIB
-from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import load_efficiency
@@ -117,7 +117,7 @@ def test_live_activations_of_eight_sequences_of_4096_are_half_a_gib():
 
 def test_activations_of_a_7b_with_eager_attention_are_28_5_gib():
     # 2,048 x 4,096 x (34 + 5 x 32 x 2,048 / 4,096) x 32 = 8,388,608 x 114 x 32 = 30,601,641,984 B.
-    kept = kept_bytes(gpt().layers[0], load_profile("reference").kernels, attention="eager", element_bytes=2)
+    kept = saved_bytes(gpt().layers[0], load_profile("reference").kernels, attention="eager", element_bytes=2)
     layer = 2048 * (kept.sequence_bytes + kept.tensor_bytes + kept.score_bytes * 2048)
     assert layer * 32 == 30_601_641_984
     assert layer * 32 / GIB == pytest.approx(28.5)
@@ -125,16 +125,16 @@ def test_activations_of_a_7b_with_eager_attention_are_28_5_gib():
 
 def test_activations_of_a_7b_with_flash_attention_are_34_sbh():
     # The same without scores: 2,048 x 4,096 x 34 x 32 = 8.5 GiB.
-    kept = kept_bytes(gpt().layers[0], load_profile("reference").kernels, attention="flash", element_bytes=2)
+    kept = saved_bytes(gpt().layers[0], load_profile("reference").kernels, attention="flash", element_bytes=2)
     assert 2048 * (kept.sequence_bytes + kept.tensor_bytes) * 32 == 2048 * 4096 * 34 * 32
 
 
 def test_activations_of_a_gated_grouped_flash_layer_are_33_5_sbh():
     # 12 + 4k/a + 6f/h with k/a = 1/4 and f/h = 3.5 (Llama 3 8B): 12 + 1 + 21 = 34; with k/a = 1/8: 33.5.
     kernels = load_profile("reference").kernels
-    eight = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
+    eight = saved_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
     assert eight.sequence_bytes + eight.tensor_bytes == 34 * 4096
-    seventy = kept_bytes(llama(LLAMA_3_70B).layers[0], kernels, attention="flash", element_bytes=2)
+    seventy = saved_bytes(llama(LLAMA_3_70B).layers[0], kernels, attention="flash", element_bytes=2)
     assert seventy.sequence_bytes + seventy.tensor_bytes == 33.5 * 8192
 
 

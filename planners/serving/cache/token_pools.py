@@ -213,7 +213,7 @@ def _pages(available_bytes: int, page_bytes: float) -> int:
 
 def paged_cache(model: ModelSpec, terms: CacheTerms, degrees: Degrees) -> TokenPools:
     """Return the same at a replica's degrees."""
-    return token_pools(model, terms, terms.profile.pool_rules, tensor_parallel=degrees.tensor_parallel)
+    return token_pools(model, terms, terms.profile.pools, tensor_parallel=degrees.tensor_parallel)
 
 
 def token_pools(model: ModelSpec, terms: CacheTerms, rules: TokenPoolRules, *, tensor_parallel: int) -> TokenPools:

@@ -5,15 +5,15 @@ The fitted figures and their logs are named in `profile_run.toml`.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from plimsoll.planners.architecture import Block, ModelSpec, Region, Split
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.data_files import read_toml
 from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
@@ -22,6 +22,7 @@ from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.weights.stages import LATENT_UP_PROJECTION, has_vision
 
+FIGURES = Path(__file__).with_name("profile_run.toml")
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"
 MXFP4, NF4 = "mxfp4", "nf4"
@@ -34,11 +35,9 @@ SMALL_CAPTURES = (1, 2, 4)
 CAPTURE_STEP, COARSE_CAPTURE_FROM, COARSE_CAPTURE_STEP = 8, 256, 16
 
 
-@cache
 def fitted_figures() -> Mapping[str, Any]:
     """Return the figures that were fitted on start-up logs, by what they are of; read once."""
-    with Path(__file__).with_name("profile_run.toml").open("rb") as file:
-        return tomllib.load(file)
+    return read_toml(FIGURES)
 
 
 def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, has_head: bool) -> int:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.data_files import overlaid, record
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.ground.units import GIB
@@ -23,7 +24,7 @@ from plimsoll.planners.serving.releases.rules import (
     TokenPoolRules,
     TokensWording,
 )
-from plimsoll.planners.serving.releases.tables import changed, known_engines, read_beside, read_table
+from plimsoll.planners.serving.releases.tables import known_engines, read_beside, read_table
 
 # Stands in a list of model types for all of them.
 ANY = "any"
@@ -57,7 +58,7 @@ class EngineProfile:
     engine: str
     version: str
     title: str
-    gpu_memory_utilization: float | None
+    gpu_memory_utilization: float | None = None
     block_size: int
     block_sizes: tuple[int, ...]
     kv_dtypes: tuple[str, ...]
@@ -65,7 +66,7 @@ class EngineProfile:
     tokens_wording: TokensWording
     compressed_layout: CompressedLayout
     latents: LatentCaches
-    pool_rules: TokenPoolRules
+    pools: TokenPoolRules
     capabilities: Capabilities
     timed_as: str | None
     reserve: Reserve | None
@@ -78,9 +79,9 @@ class EngineProfile:
     recurrent_blocks: int
     states_bound_sequences: bool
     quantizes_after_loading: bool
-    sparse_block_size: int | None
+    sparse_block_size: int | None = None
     profiles_latent_contexts: bool
-    logged_gpu: str | None
+    logged_gpu: str | None = None
     nvfp4_cache_needs_nvlink: bool
     computes_encoder_prompts_whole: bool
     four_bit_weights: str
@@ -188,33 +189,29 @@ def _profile(engine: str, version: str) -> EngineProfile:
     revisions = [each for each in table["revision"] if _order(each["from"]) <= _order(version)]
     merged: dict[str, Any] = {}
     for revision in revisions:
-        merged = changed(merged, {**revision, "batch_tiers": _tiers(merged.get("batch_tiers", ()), revision)})
+        merged = overlaid(merged, {**revision, "batch_tiers": _tiers(merged.get("batch_tiers", ()), revision)})
     del merged["from"], merged["source"]
-    plain = _frozen(merged)
-    reserve, pools, non_torch = plain.pop("reserve_mib", None), plain.pop("pools"), plain.pop("non_torch_gib")
+    reserve, non_torch = merged.pop("reserve_mib", None), merged.pop("non_torch_gib")
     speed = read_beside(engine, EFFICIENCY)
-    figures: dict[str, Any] = {
-        "gpu_memory_utilization": None,
-        "sparse_block_size": None,
-        "logged_gpu": None,
-        **plain,
-        "tokens_wording": TokensWording(plain["tokens_wording"]),
-        "compressed_layout": CompressedLayout(plain["compressed_layout"]),
-        "latents": LatentCaches(**_frozen(plain["latents"])),
-        "capabilities": Capabilities(**plain["capabilities"]),
-        "batch_tiers": tuple(BatchTier(**_frozen(tier)) for tier in plain["batch_tiers"]),
-    }
-    return EngineProfile(
-        **figures,
-        engine=engine,
-        title=table["title"],
-        version=version,
-        pool_rules=TokenPoolRules(**_frozen(pools)),
-        timed_as=None if speed is None else speed["timed_as"],
-        degrees=DegreeRules(**table["degrees"]),
-        reserve=None if reserve is None else Reserve(**reserve),
-        non_torch=_non_torch(non_torch),
-        sources=tuple(revision["source"] for revision in revisions),
+    return record(
+        EngineProfile,
+        {
+            **merged,
+            "engine": engine,
+            "title": table["title"],
+            "version": version,
+            "sources": [revision["source"] for revision in revisions],
+            "tokens_wording": TokensWording(merged["tokens_wording"]),
+            "compressed_layout": CompressedLayout(merged["compressed_layout"]),
+            "latents": record(LatentCaches, merged["latents"]),
+            "capabilities": record(Capabilities, merged["capabilities"]),
+            "batch_tiers": [record(BatchTier, tier) for tier in merged["batch_tiers"]],
+            "pools": record(TokenPoolRules, merged["pools"]),
+            "timed_as": None if speed is None else speed["timed_as"],
+            "degrees": record(DegreeRules, table["degrees"]),
+            "reserve": None if reserve is None else record(Reserve, reserve),
+            "non_torch": _non_torch(non_torch),
+        },
     )
 
 
@@ -226,11 +223,6 @@ def _tiers(before: Sequence[Mapping[str, Any]], revision: Mapping[str, Any]) -> 
 
 def _non_torch(gib: Mapping[str, float]) -> NonTorchMemory:
     return NonTorchMemory(**{f"{ranks}_bytes": round(amount * GIB) for ranks, amount in gib.items()})
-
-
-def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with its lists as tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def _order(version: str) -> tuple[int, ...]:

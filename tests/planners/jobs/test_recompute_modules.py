@@ -4,8 +4,8 @@ import pytest
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.recompute_modules import again, check_modules, dropped
-from plimsoll.planners.memory.activations import kept_bytes
-from plimsoll.planners.memory.selective import selectively_kept_bytes
+from plimsoll.planners.memory.activations import saved_bytes
+from plimsoll.planners.memory.selective import selectively_saved_bytes
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.compute import layer_seconds
@@ -25,13 +25,13 @@ DEEPSEEK = {
 
 
 def selective(model, *modules: str, attention: str = "flash"):
-    return selectively_kept_bytes(
+    return selectively_saved_bytes(
         model.layers[-1], MEGATRON, policy="attention_scores", attention=attention, element_bytes=2, modules=modules
     )
 
 
 def whole(model, attention: str = "flash"):
-    return kept_bytes(model.layers[-1], MEGATRON, attention=attention, element_bytes=2)
+    return saved_bytes(model.layers[-1], MEGATRON, attention=attention, element_bytes=2)
 
 
 def test_layernorm_drops_the_outputs_of_both_norms():

@@ -7,9 +7,9 @@ from plimsoll.planners.memory import activations, mixture_backward, routing
 from plimsoll.planners.memory.activations import (
     checkpoint_width,
     has_dropout,
-    kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
+    saved_bytes,
 )
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
@@ -30,23 +30,23 @@ QWEN_MOE = {
 
 
 def test_korthikanti_s_plain_layer_keeps_34_bytes_a_feature():
-    kept = kept_bytes(gpt().layers[0], REFERENCE, attention="flash", element_bytes=2)
+    kept = saved_bytes(gpt().layers[0], REFERENCE, attention="flash", element_bytes=2)
     # Tensor parallelism leaves 10 whole (norms' inputs and outputs, two masks) and divides 24.
     assert (kept.sequence_bytes, kept.tensor_bytes) == (10 * H, 24 * H)
 
 
 def test_scores_cost_five_bytes_a_head_and_position():
-    assert kept_bytes(gpt().layers[0], REFERENCE, attention="eager", element_bytes=2).score_bytes == 5 * 32
+    assert saved_bytes(gpt().layers[0], REFERENCE, attention="eager", element_bytes=2).score_bytes == 5 * 32
 
 
 def test_gated_layers_keep_no_dropout():
-    kept = kept_bytes(llama().layers[0], REFERENCE, attention="eager", element_bytes=2)
+    kept = saved_bytes(llama().layers[0], REFERENCE, attention="eager", element_bytes=2)
     assert kept.score_bytes == 2 * 32
     assert kept.sequence_bytes == 8 * H
 
 
 def test_fp8_products_keep_a_byte_of_each_input_beside_what_attention_keeps():
-    kept = kept_bytes(
+    kept = saved_bytes(
         llama().layers[0], load_profile("megatron").kernels, attention="flash", element_bytes=2, fp8_input_bytes=1
     )
     # Two norms: inputs 2h each, outputs in fp8 h each, and two fp32 statistics.
@@ -58,8 +58,8 @@ def test_fp8_products_keep_a_byte_of_each_input_beside_what_attention_keeps():
 def test_a_router_s_input_stays_in_16_bits_beside_the_experts_in_fp8():
     kernels = load_profile("megatron").kernels
     layer = describe_config(MIXTRAL, name="mixtral").layers[0]
-    plain = kept_bytes(layer, kernels, attention="flash", element_bytes=2)
-    in_fp8 = kept_bytes(layer, kernels, attention="flash", element_bytes=2, fp8_input_bytes=1)
+    plain = saved_bytes(layer, kernels, attention="flash", element_bytes=2)
+    in_fp8 = saved_bytes(layer, kernels, attention="flash", element_bytes=2, fp8_input_bytes=1)
     hidden, width, chosen = 64, 128, 2
     # The first norm's output loses a byte; the second's goes to the router alone, and keeps both.
     assert plain.sequence_bytes - in_fp8.sequence_bytes == hidden
@@ -71,13 +71,13 @@ def test_a_router_s_input_stays_in_16_bits_beside_the_experts_in_fp8():
 def test_separate_kernels_keep_what_a_trace_of_transformers_shows():
     # Traced: S(16h + 4 nq + 4 kv + 8f) + 4 heads S, and two fp32 statistics of the norms.
     kernels = load_profile("accelerate").kernels
-    kept = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
+    kept = saved_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
     assert kept.sequence_bytes == 16 * H + 2 * 4
     assert kept.tensor_bytes == 4 * H + 4 * 1024 + 8 * F + 4 * 32
 
 
 def test_stacks_that_keep_gathered_inputs_do_not_divide_them():
-    kept = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
+    kept = saved_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
     assert kept.gathered_bytes == 2 * 2 * H
 
 
@@ -95,7 +95,7 @@ ADAPTED = frozenset({"query_projection", "key_projection", "value_projection", "
 
 def test_frozen_matrices_keep_no_inputs():
     kernels = load_profile("accelerate").kernels
-    kept = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED)
+    kept = saved_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED)
     # Norms' inputs in fp32 and not their normalised copies, the adapters' input: (4 + 4 + 2) h and two statistics.
     assert kept.sequence_bytes == 10 * H + 8
     # Query 2h, key and value 2h/4 each, context 2h; gate twice and up: 6f; 32 heads' statistics. No product, no 2f.
@@ -123,7 +123,7 @@ LIGER = load_profile("accelerate", "fused").kernels
 
 
 def test_liger_s_kernels_keep_a_norm_s_input_as_it_is_and_both_halves_of_a_gate():
-    kept = kept_bytes(llama().layers[0], LIGER, attention="flash", element_bytes=2)
+    kept = saved_bytes(llama().layers[0], LIGER, attention="flash", element_bytes=2)
     # Two norms: inputs and outputs 2h each, and a statistic.
     assert kept.sequence_bytes == 8 * H + 2 * 4
     # Query, key, value and context, gate, up and product, 32 heads' statistics.
@@ -132,7 +132,7 @@ def test_liger_s_kernels_keep_a_norm_s_input_as_it_is_and_both_halves_of_a_gate(
 
 def test_under_autocast_liger_s_norm_keeps_its_input_in_fp32_once():
     plain, liger = (
-        kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, autocast=True)
+        saved_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, autocast=True)
         for kernels in (load_profile("ddp").kernels, load_profile("ddp", "fused").kernels)
     )
     # Two norms, each without the normalised copy in fp32.
@@ -155,7 +155,7 @@ PHI = {
 def test_a_rotation_in_place_leaves_the_attention_s_output_as_the_next_matrix_needs_it():
     layer = describe_config(PHI, name="phi").layers[0]
     liger, plain = (
-        kept_bytes(layer, kernels, attention="flash", element_bytes=2).tensor_bytes
+        saved_bytes(layer, kernels, attention="flash", element_bytes=2).tensor_bytes
         for kernels in (LIGER, load_profile("accelerate").kernels)
     )
     # The output is kept once, 2 x 64, and the gate's activation, 2 x 128, not at all.
@@ -165,7 +165,7 @@ def test_a_rotation_in_place_leaves_the_attention_s_output_as_the_next_matrix_ne
 def test_older_four_bit_products_keep_their_inputs_in_fp32():
     kernels = load_profile("litgpt").kernels
     plain, four_bit = (
-        kept_bytes(
+        saved_bytes(
             llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED, frozen_input_bytes=size
         )
         for size in (0, 4)
@@ -178,10 +178,10 @@ def test_older_four_bit_products_keep_their_inputs_in_fp32():
 def test_nanotron_s_query_is_a_view_of_a_buffer_with_keys_and_values():
     kernels = load_profile("nanotron").kernels
     equal_heads = llama(num_key_value_heads=32).layers[0]
-    kept = kept_bytes(equal_heads, kernels, attention="flash", element_bytes=2)
+    kept = saved_bytes(equal_heads, kernels, attention="flash", element_bytes=2)
     # Query 2h, keys and values twice 4h, context 2h; gate twice, up and product 8f.
     assert kept.tensor_bytes == 2 * H + 8 * H + 2 * H + 8 * F + 4 * 32
-    grouped = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
+    grouped = saved_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
     assert grouped.tensor_bytes == 2 * H + H + 2 * H + 8 * F + 4 * 32
 
 
@@ -193,8 +193,8 @@ def test_dropout_belongs_to_ungated_layers_with_layer_norms():
 
 
 def test_autocast_norms_stay_in_fp32_and_each_matrix_keeps_its_own_cast():
-    plain = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
-    cast = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2, autocast=True)
+    plain = saved_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
+    cast = saved_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2, autocast=True)
     # Of each norm 8 bytes instead of 6; of its output three casts (query, key, value) and two (gate, up), not one.
     kept = {name: getattr(cast, name) - getattr(plain, name) for name in ("sequence_bytes", "gathered_bytes")}
     assert sum(kept.values()) == (2 * 2 + 2 * 2 + 1 * 2) * H
@@ -210,7 +210,7 @@ SMALL = {
 def transformers_layer(model_type, **changes):
     config = {key: value for key, value in SMALL.items() if key != "head_dim" or model_type == "qwen3"}
     layer = describe_config({"model_type": model_type, **config, **changes}, name="small").layers[0]
-    kept = kept_bytes(layer, load_profile("accelerate").kernels, attention="flash", element_bytes=2)
+    kept = saved_bytes(layer, load_profile("accelerate").kernels, attention="flash", element_bytes=2)
     return kept.sequence_bytes, kept.tensor_bytes
 
 
@@ -245,7 +245,7 @@ def test_a_value_that_is_a_view_keeps_queries_and_keys_beside_their_rotated_copi
 def test_a_shared_expert_s_output_is_kept_for_the_gradient_of_its_score(kernels):
     block = describe_config(QWEN_MOE, name="moe").layers[0]
     plain = dataclasses.replace(block, operations=tuple(op for op in block.operations if op.name != "shared_combine"))
-    kept, without = (kept_bytes(each, kernels, attention="flash", element_bytes=2) for each in (block, plain))
+    kept, without = (saved_bytes(each, kernels, attention="flash", element_bytes=2) for each in (block, plain))
     assert kept.sequence_bytes - without.sequence_bytes == 2 * 64
 
 
@@ -253,7 +253,7 @@ def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
     kernels = load_profile("litgpt").kernels
     without = dataclasses.replace(kernels, adapter_dropout_bytes=0)
     dropped, shared = (
-        kept_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
+        saved_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
         for each in (kernels, without)
     )
     # Queries, keys and values have one adapter: 3 bytes of its input in place of the shared 2. The output's has 3

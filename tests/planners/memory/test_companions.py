@@ -118,7 +118,7 @@ def test_one_backward_pass_begins_with_all_that_both_keep():
     active = activity(layouts, rows, job)
     (items,) = companion_items(layouts, job, held, active)
     # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
-    assert items.activations.max() == 2 * (active.stage + active.head).max() + active.transient.max()
+    assert items.activations.max() == 2 * (active.stage + active.head).max() + active.backward.transient.max()
 
 
 def test_a_value_model_that_learns_takes_a_step_as_long_again():

@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.memory.latents import keep_latents
+from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import llama
 
@@ -14,7 +14,7 @@ LAYER = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").c
 
 def kept_of(layer, learning=None):
     kept = {"value": 2.0, "key_value_latent": 2.0}
-    keep_latents(layer, kept, KERNELS, 2, learning)
+    save_latents(layer, kept, KERNELS, 2, learning)
     return kept
 
 

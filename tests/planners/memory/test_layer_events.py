@@ -3,10 +3,10 @@
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_events import (
-    NOTHING_KEPT,
-    kept_at_attention,
-    kept_at_first_products,
-    kept_at_second_norm,
+    NOTHING_SAVED,
+    live_at_attention,
+    live_at_first_products,
+    live_at_second_norm,
     saved_with_and_without_input_gradient,
 )
 from plimsoll.planners.stacks.profile import load_profile
@@ -17,7 +17,7 @@ LAYER = small_llama().layers[0]
 
 
 def kept(learning=None):
-    return kept_at_second_norm(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+    return live_at_second_norm(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
 
 
 def test_at_the_second_norm_the_attention_is_kept_and_nothing_behind_it():
@@ -29,23 +29,23 @@ def test_at_the_second_norm_the_attention_is_kept_and_nothing_behind_it():
 
 
 def test_at_the_attention_its_gradients_meet_all_that_it_keeps():
-    held = kept_at_attention(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None)
+    held = live_at_attention(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None)
     # The first norm in fp32 and normalized, with a statistic, and the residual's gradient.
     assert held.sequence_bytes == 6 * 64 + 4 + 2 * 64
     # As much for the gradients of query, key, value and context as for themselves; four heads' statistics.
     assert held.tensor_bytes == 2 * (2 * 2 * 64 + 2 * 2 * 32) + 4 * 4
     head = small_llama().head
-    assert kept_at_attention(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+    assert live_at_attention(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
 
 
 def test_a_head_has_no_second_norm():
     head = small_llama().head
-    assert kept_at_second_norm(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+    assert live_at_second_norm(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
 
 
 def test_at_the_first_products_one_half_is_left_of_kernels_that_work_in_place():
     kernels = load_profile("accelerate", "fused").kernels
-    held = kept_at_first_products(LAYER, kernels, attention="flash", element_bytes=2, learning=None)
+    held = live_at_first_products(LAYER, kernels, attention="flash", element_bytes=2, learning=None)
     # The first norm's input, output and statistic; the second's input and output, two gradients and the residual's.
     assert held.sequence_bytes == 2 * 2 * 64 + 4 + 5 * 2 * 64
     # Query and context, key and value, four heads' statistics, and one half of 128.
@@ -53,9 +53,9 @@ def test_at_the_first_products_one_half_is_left_of_kernels_that_work_in_place():
 
 
 def test_separate_kernels_and_a_head_have_no_such_moment():
-    assert kept_at_first_products(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+    assert live_at_first_products(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
     head, kernels = small_llama().head, load_profile("accelerate", "fused").kernels
-    assert kept_at_first_products(head, kernels, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+    assert live_at_first_products(head, kernels, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
 
 
 def test_before_the_first_adapter_nothing_is_kept():
@@ -81,6 +81,6 @@ def test_behind_an_adapter_of_queries_all_is_kept_but_the_first_norm():
 def test_an_indexer_s_scores_are_not_the_layer_s_attention():
     model = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V3.2").config), name="v3.2")
     indexed = model.layers[-1]
-    kept = kept_at_attention(indexed, KERNELS, attention="flash", element_bytes=2, learning=None)
+    kept = live_at_attention(indexed, KERNELS, attention="flash", element_bytes=2, learning=None)
     # The gradients of query, key, value and output: 128 heads of 192, 192, 128 and 128 features, in 16 bits.
     assert kept.tensor_bytes >= 2 * 128 * (192 + 192 + 128 + 128)

@@ -1,13 +1,13 @@
 """A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
 
-from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
     grouped_sent_bytes,
-    kept_as_experts_are_reduced,
-    kept_at_combine,
-    kept_at_experts_first_product,
-    kept_at_experts_last_product,
+    live_at_combine,
+    live_at_expert_reduction,
+    live_at_experts_first_product,
+    live_at_experts_last_product,
 )
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
@@ -20,19 +20,19 @@ DISPATCHED = 2 * 64
 
 
 def kept(block):
-    return kept_bytes(block, ACCELERATE, attention="flash", element_bytes=2)
+    return saved_bytes(block, ACCELERATE, attention="flash", element_bytes=2)
 
 
 def test_three_gradients_of_the_sent_tokens_meet_as_they_are_scattered():
     block = MIXTRAL.layers[0]
-    found, layer = kept_at_combine(block, kept(block), ACCELERATE, 2, 2), kept(block)
+    found, layer = live_at_combine(block, kept(block), ACCELERATE, 2, 2), kept(block)
     assert found.dispatched_bytes - layer.dispatched_bytes == 3 * 2 * DISPATCHED
     assert found.sequence_bytes - layer.sequence_bytes == 2 * 64  # the residual's
     assert found.expert_bytes == layer.expert_bytes
 
 
 def test_at_the_first_product_only_its_output_s_gradient_is_left_of_the_experts():
-    found = kept_at_experts_first_product(MIXTRAL.layers[0], ACCELERATE, attention="flash", element_bytes=2)
+    found = live_at_experts_first_product(MIXTRAL.layers[0], ACCELERATE, attention="flash", element_bytes=2)
     assert found.expert_bytes == 2 * (64 + 64)  # gate and up, 32 features for each of two experts
     assert found.dispatched_bytes == 2 * 2 * DISPATCHED  # the sent tokens and their gradient
 
@@ -53,12 +53,12 @@ def test_megatron_holds_two_of_its_own_tokens_and_two_of_its_experts_outputs():
 
 def test_megatron_differentiates_its_sum_with_two_gradients():
     block = MIXTRAL.layers[0]
-    found = kept_at_combine(block, kept(block), MEGATRON, 2, 2)
+    found = live_at_combine(block, kept(block), MEGATRON, 2, 2)
     assert found.dispatched_bytes - kept(block).dispatched_bytes == 2 * 2 * DISPATCHED
 
 
 def test_at_narrow_experts_last_product_its_outputs_gradient_stands_and_the_outputs_do_not():
-    found = kept_at_experts_last_product(MIXTRAL.layers[0], FSDP2, attention="flash", element_bytes=2)
+    found = live_at_experts_last_product(MIXTRAL.layers[0], FSDP2, attention="flash", element_bytes=2)
     assert found.dispatched_bytes == 2 * (DISPATCHED + DISPATCHED)  # the tokens sent, and the gradient
     # Two experts of 32 features: gate twice, the other half, their product and its gradient.
     assert found.expert_bytes == 2 * 5 * 64
@@ -66,19 +66,19 @@ def test_at_narrow_experts_last_product_its_outputs_gradient_stands_and_the_outp
 
 def test_at_wide_experts_halves_two_gradients_more_than_what_is_kept_meet():
     block = small_mixtral(intermediate_size=128).layers[0]  # two experts: 256 features, more than the 128 sent
-    found = kept_at_experts_last_product(block, FSDP2, attention="flash", element_bytes=2)
+    found = live_at_experts_last_product(block, FSDP2, attention="flash", element_bytes=2)
     assert found.dispatched_bytes == 2 * DISPATCHED
     assert found.expert_bytes == 2 * (4 + 2) * 256
 
 
 def test_neither_a_dense_layer_nor_experts_in_turn_have_one_last_product():
     for block, kernels in ((small_llama().layers[0], FSDP2), (MIXTRAL.layers[0], ACCELERATE)):
-        assert kept_at_experts_last_product(block, kernels, attention="flash", element_bytes=2) is None
+        assert live_at_experts_last_product(block, kernels, attention="flash", element_bytes=2) is None
 
 
 def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what_they_were_sent():
     block = MIXTRAL.layers[0]
-    found, layer = kept_as_experts_are_reduced(block, kept(block), 2), kept(block)
+    found, layer = live_at_expert_reduction(block, kept(block), 2), kept(block)
     assert found.dispatched_bytes + found.expert_bytes == 0
     assert found.sequence_bytes - layer.sequence_bytes == 2 * 2 * 64  # beside the residual's
 
@@ -86,10 +86,10 @@ def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what
 def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
     events = (
-        kept_at_combine(block, kept(block), ACCELERATE, 2, 2),
+        live_at_combine(block, kept(block), ACCELERATE, 2, 2),
         beside_combined_tokens(block, FSDP2, 2),
-        kept_as_experts_are_reduced(block, kept(block), 2),
-        kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
+        live_at_expert_reduction(block, kept(block), 2),
+        live_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )
     for found in events:
         assert found.sequence_bytes + found.tensor_bytes + found.gathered_bytes + found.dispatched_bytes == 0

@@ -8,7 +8,7 @@ from plimsoll.planners.architecture import Block
 from plimsoll.planners.architecture.decoder import decoder_layer, recurrent_half
 from plimsoll.planners.architecture.linear_attention import GatedDelta, KimiDelta
 from plimsoll.planners.architecture.mamba import Mamba, Mamba2
-from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.recurrent import scan_workspace_bytes
 from plimsoll.planners.stacks.profile import load_profile
 
@@ -34,7 +34,7 @@ def layer(size) -> Block:
 
 
 def kept(size, kernels=FUSED):
-    return kept_bytes(layer(size), kernels, attention="flash", element_bytes=2)
+    return saved_bytes(layer(size), kernels, attention="flash", element_bytes=2)
 
 
 def test_mamba_keeps_projections_output_and_states_of_chunks():
@@ -103,5 +103,5 @@ def test_a_layer_without_recurrence_needs_no_room_for_one():
 @pytest.mark.parametrize("kernels", [FUSED, OUTSIDE])
 def test_autocast_leaves_what_stands_behind_a_recurrence_in_sixteen_bits(kernels):
     # The norm of the residual stream is cast, the one behind the kernel is a kernel of its own.
-    cast = kept_bytes(layer(MAMBA_2), kernels, attention="flash", element_bytes=2, autocast=True)
+    cast = saved_bytes(layer(MAMBA_2), kernels, attention="flash", element_bytes=2, autocast=True)
     assert cast.tensor_bytes == kept(MAMBA_2, kernels).tensor_bytes

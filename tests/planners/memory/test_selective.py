@@ -1,6 +1,6 @@
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.memory.activations import kept_bytes
-from plimsoll.planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
+from plimsoll.planners.memory.activations import saved_bytes
+from plimsoll.planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_saved_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
 
@@ -15,21 +15,21 @@ SCORES, ALTERNATE = "attention_scores", "alternate_matmuls"
 
 def kept(model_type, **changes):
     layer = describe_config({"model_type": model_type, **SIZES, **changes}, name="small").layers[0]
-    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    found = selectively_saved_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # Less the layer's input of 64 features, the attention's output and four heads' statistics.
     return found.gathered_bytes + found.sequence_bytes - 2 * 64, found.tensor_bytes - 2 * 64 - 4 * 4
 
 
 def test_selective_recompute_throws_the_scores_away():
     layer = gpt().layers[0]
-    found = selectively_kept_bytes(layer, REFERENCE, policy=SCORES, attention="eager", element_bytes=2)
+    found = selectively_saved_bytes(layer, REFERENCE, policy=SCORES, attention="eager", element_bytes=2)
     assert found.score_bytes == 0
     assert found.sequence_bytes + found.tensor_bytes == 34 * H
 
 
 def test_alternate_products_keep_query_value_gate_and_down():
     # Input and down 2h each; query, context nq, value kv, gate f in 2 bytes, and the attention's statistic.
-    found = selectively_kept_bytes(llama().layers[0], FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    found = selectively_saved_bytes(llama().layers[0], FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # Down's product is a part of a sum, as long on every rank.
     assert (found.sequence_bytes, found.gathered_bytes) == (2 * H, 2 * H)
     assert found.tensor_bytes == 2 * (H + H + 1024 + F) + 4 * 32
@@ -49,8 +49,8 @@ def test_matrices_that_are_one_are_multiplied_by_at_once():
 
 def test_no_policy_keeps_everything():
     layer = llama().layers[0]
-    everything = kept_bytes(layer, FSDP2, attention="flash", element_bytes=2)
-    same = selectively_kept_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
+    everything = saved_bytes(layer, FSDP2, attention="flash", element_bytes=2)
+    same = selectively_saved_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
     assert same == everything
 
 
@@ -66,7 +66,7 @@ def mixture(**changes):
 
 
 def test_neither_a_router_s_nor_experts_products_are_kept_or_counted():
-    found = selectively_kept_bytes(mixture(), FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    found = selectively_saved_bytes(mixture(), FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # Of q, k, v, o the first and the third: 64 and 32 features; the attention's output of 64 and 4 heads' statistics.
     assert found.tensor_bytes == 2 * (64 + 32 + 64) + 4 * 4
     assert (found.gathered_bytes, found.dispatched_bytes, found.expert_bytes) == (0, 0, 0)
@@ -85,7 +85,7 @@ def test_a_bias_of_queries_says_nothing_of_shared_experts():
         "shared_expert_intermediate_size": 96,
     }  # fmt: skip
     layer = describe_config(shared, name="small").layers[0]
-    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    found = selectively_saved_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # q, k and v have biases: of o, gate, up, down and the gate's score the first, the third and the fifth.
     assert found.tensor_bytes == 2 * (96 + 64) + 4 * 4
 
@@ -95,7 +95,7 @@ def test_a_product_of_keys_and_values_at_once_is_saved_as_wide_as_it_is():
     dense = {"first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = {"model_type": "deepseek_v3", **SIZES, **sizes, **dense, "num_key_value_heads": 4, "n_shared_experts": 1}
     layer = describe_config(config, name="small").layers[0]
-    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    found = selectively_saved_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # q, latent, keys and values, o, gate, up, down: the first, the third and the fifth, of 4 heads' 16 + 8 and 16 + 16
     # and of 128; keys alone would be 4 x 24. Attention's output of 4 x 16, and 4 heads' statistics.
     assert found.tensor_bytes == 2 * (4 * 24 + 4 * 32 + 128 + 4 * 16) + 4 * 4

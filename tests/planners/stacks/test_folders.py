@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.planners.stacks import folders
-from plimsoll.planners.stacks.folders import OWN, STACK, TIMING, StackFolders, overlaid
+from plimsoll.planners.stacks.folders import OWN, STACK, TIMING, StackFolders
 from plimsoll.planners.stacks.profile import load_profile, profile_of, stack_names
 
 SHIPPED = Path(folders.__file__).parent
@@ -125,9 +125,3 @@ def test_an_unknown_key_is_refused_by_name(stacks: StackFolders, text: str):
     add(stacks, f"{top}{BAND}{table}\n{lines}" if table else f"{text}\n{top}{BAND}")
     with pytest.raises(ValueError, match="wrong"):
         profile_of("made-up", stacks.table("made-up", STACK))
-
-
-def test_tables_are_merged_key_by_key_and_their_values_replaced_whole():
-    below = {"weights": {"reduce": 4, "by_stage": {"0": "a", "3": "b"}}, "states": {"fp32": 1, "bf16": 2}}
-    above = {"weights": {"by_stage": {"0": "c"}}, "states": {"bf16": 3}}
-    assert overlaid(below, above) == {"weights": {"reduce": 4, "by_stage": {"0": "c"}}, "states": {"bf16": 3}}

@@ -1,7 +1,7 @@
 import pytest
 
+from plimsoll.planners.ground.data_files import record
 from plimsoll.planners.ground.errors import UnknownName
-from plimsoll.planners.stacks.folders import record
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.planners.timing import efficiency
 from plimsoll.planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency

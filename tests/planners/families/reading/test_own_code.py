@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.memory.activations import KeptBytes, kept_bytes
+from plimsoll.planners.memory.activations import SavedBytes, saved_bytes
 from plimsoll.planners.stacks.profile import load_profile
 
 TRANSFORMERS, MEGATRON = load_profile("accelerate").kernels, load_profile("megatron").kernels
@@ -27,8 +27,8 @@ def model(model_type: str, sizes: dict[str, Any], **fields: Any) -> ModelSpec:
     return describe_config({"model_type": model_type, **sizes, **fields}, name="small")
 
 
-def kept(spec: ModelSpec, kernels: Any = TRANSFORMERS) -> KeptBytes:
-    return kept_bytes(spec.layers[0], kernels, attention="flash", element_bytes=2)
+def kept(spec: ModelSpec, kernels: Any = TRANSFORMERS) -> SavedBytes:
+    return saved_bytes(spec.layers[0], kernels, attention="flash", element_bytes=2)
 
 
 def test_gelu_in_separate_operations_keeps_four_tensors_beside_its_result() -> None:
@@ -49,7 +49,7 @@ def test_relu_keeps_its_result_which_the_next_matrix_keeps_too() -> None:
 
 def test_relu_s_result_stays_where_the_next_matrix_is_frozen() -> None:
     block = model("opt", OPT).layers[0]
-    frozen = kept_bytes(block, TRANSFORMERS, attention="flash", element_bytes=2, learning=frozenset())
+    frozen = saved_bytes(block, TRANSFORMERS, attention="flash", element_bytes=2, learning=frozenset())
     assert frozen.tensor_bytes == 2 * (4 * HIDDEN + INNER) + STATISTICS
 
 
@@ -75,14 +75,16 @@ def test_a_layer_norm_without_weights_keeps_its_input_in_fp32_alone() -> None:
 @pytest.mark.parametrize(("norms", "tensors"), [("cohere", 3), ("olmo", 1), ("llama", 2)])
 def test_autocast_has_all_of_a_norm_in_fp32(norms: str, tensors: int) -> None:
     block = model(norms, SIZES).head
-    cast = kept_bytes(block, TRANSFORMERS, attention="flash", element_bytes=2, autocast=True)
+    cast = saved_bytes(block, TRANSFORMERS, attention="flash", element_bytes=2, autocast=True)
     # The norm's tensors, and its output cast for the head's matrix.
     assert cast.sequence_bytes == (tensors * 4 + 2) * HIDDEN + STATISTIC
 
 
 def test_a_cap_on_the_logits_keeps_a_tensor_as_wide_as_the_vocabulary() -> None:
     capped, plain = model("gemma2", SIZES).head, model("gemma2", SIZES, final_logit_softcapping=None).head
-    with_cap, without = (kept_bytes(head, TRANSFORMERS, attention="flash", element_bytes=2) for head in (capped, plain))
+    with_cap, without = (
+        saved_bytes(head, TRANSFORMERS, attention="flash", element_bytes=2) for head in (capped, plain)
+    )
     assert with_cap.tensor_bytes - without.tensor_bytes == 2 * VOCABULARY
 
 

@@ -33,7 +33,7 @@ def pools_of(spec, *, engine="sglang", version=None, tensor=1, kv="bf16", page=1
         batch_sequences=batch,
         **changes,
     )
-    return token_pools(spec, terms, profile.pool_rules, tensor_parallel=tensor)
+    return token_pools(spec, terms, profile.pools, tensor_parallel=tensor)
 
 
 def layers_of(spec):

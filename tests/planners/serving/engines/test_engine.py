@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.serving.engines.engine import engine_named
-from plimsoll.planners.serving.releases.tables import changed, engine_folders, known_engines, read_table
+from plimsoll.planners.serving.releases.tables import engine_folders, known_engines, read_table
 
 
 def test_engines_are_listed_as_their_files_say_the_default_first():
@@ -22,8 +22,3 @@ def test_what_an_engines_file_omits_is_inherited():
     # TensorRT-LLM's file names no bytes outside torch; vLLM's first revision does.
     assert read_table("tensorrt-llm")["revision"][0]["non_torch_gib"] == {"single": 0.7, "pipeline": 0.7, "tensor": 1.9}
     assert read_table("vllm")["revision"][0]["non_torch_gib"]["single"] == 0.13
-
-
-def test_of_a_table_only_what_is_named_changes():
-    before = {"card": 7.0, "weights": {"fp8": 8.0, "int8": 7.5}}
-    assert changed(before, {"weights": {"fp8": 7.5}}) == {"card": 7.0, "weights": {"fp8": 7.5, "int8": 7.5}}

@@ -112,14 +112,14 @@ def test_a_patch_older_than_those_read_is_refused():
 
 def test_a_revision_changes_only_what_it_names_of_a_table():
     # 0.5.18 adds a padding state to what 0.5.14 says of windows.
-    before, after = (engine_profile("sglang", version).pool_rules for version in ("0.5.14", "0.5.18"))
+    before, after = (engine_profile("sglang", version).pools for version in ("0.5.14", "0.5.18"))
     assert (before.padding_states, after.padding_states) == (0, 1)
     assert before.window_types == after.window_types
 
 
 def test_windows_have_a_pool_in_sglang_since_0_5_8():
-    assert not engine_profile("sglang", "0.5.6").pool_rules.window_types
-    assert "gpt_oss" in engine_profile("sglang", "0.5.8").pool_rules.window_types
+    assert not engine_profile("sglang", "0.5.6").pools.window_types
+    assert "gpt_oss" in engine_profile("sglang", "0.5.8").pools.window_types
 
 
 def test_every_revision_names_its_source_and_a_known_version():

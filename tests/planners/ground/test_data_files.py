@@ -1,0 +1,36 @@
+"""Tables of data files: what lies over what, and which become records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from plimsoll.planners.ground.data_files import overlaid, record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    rates: tuple[int, ...]
+    link: str = "none"
+
+
+def test_tables_are_merged_key_by_key_and_their_values_replaced_whole():
+    below = {"weights": {"reduce": 4, "by_stage": {"0": "a", "3": "b"}}, "states": {"fp32": 1, "bf16": 2}}
+    above = {"weights": {"by_stage": {"0": "c"}}, "states": {"bf16": 3}}
+    merged = {"weights": {"reduce": 4, "by_stage": {"0": "c"}}, "states": {"bf16": 3}}
+    assert overlaid(below, above, frozenset({"states"})) == merged
+
+
+def test_a_table_that_lies_over_nothing_is_taken_as_it_is():
+    assert overlaid({"card": 7.0}, {"weights": {"fp8": 7.5}}) == {"card": 7.0, "weights": {"fp8": 7.5}}
+
+
+def test_lists_become_tuples_and_what_is_left_out_has_its_default():
+    assert record(Card, {"rates": [1, 2]}) == Card(rates=(1, 2), link="none")
+
+
+@pytest.mark.parametrize("table", [{}, {"rates": [], "color": "red"}])
+def test_a_key_that_is_missing_or_unknown_is_named(table: dict[str, object]):
+    with pytest.raises(ValueError, match="rates" if not table else "color"):
+        record(Card, table)
