@@ -157,6 +157,7 @@ def _layer_items(step: StepContext, layer: FloatArray, own_activations: FloatArr
     return items_at(
         step,
         "backward",
+        "layer",
         parameters=held.parameters + copies,
         gradients=gradients,
         activations=alive + others + step.constant_activations,
@@ -204,6 +205,7 @@ def _layer_reduced(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "layer reduced",
         parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, job.precision.compute_bytes * own),
         activations=below + active.p2p_message + step.others_activations + step.constant_activations,
@@ -248,6 +250,7 @@ def _embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
+        "embedding gradient cut",
         parameters=held.parameters,
         gradients=np.ceil(sharded + np.where(is_whole, head + whole, 0.0)),
         activations=step.others_activations + step.constant_activations,
@@ -275,6 +278,7 @@ def _added_embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
+        "embedding gradient added",
         parameters=held.parameters,
         gradients=np.ceil(held.gradients + fresh),
         activations=beside + step.others_activations + step.constant_activations,

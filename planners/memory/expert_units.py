@@ -46,6 +46,7 @@ def _experts_copied_out(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "experts copied out",
         parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=alive + step.others_activations + step.constant_activations,
@@ -82,6 +83,7 @@ def _experts_run_again(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "experts run again",
         parameters=held.parameters,
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=np.where(is_run_again, alive, 0.0) + step.others_activations + step.constant_activations,
@@ -115,15 +117,20 @@ def _beside_reduced_experts(step: StepContext, layer: FloatArray) -> Iterator[It
     )
     recomputed, kept = left_to_do(step, layer)
     behind_attention = size * (held.behind_attention_elements - held.expert_elements)
-    for own, fresh in (
-        (active.at_expert_reduction, size * held.expert_elements),
-        (active.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
-        (active.at_input_norm, np.ceil(held.expert_gradients) + dense),
+    for event, own, fresh in (
+        ("experts reduced", active.at_expert_reduction, size * held.expert_elements),
+        (
+            "attention beside reduced experts",
+            active.attention_gradients,
+            np.ceil(held.expert_gradients) + behind_attention,
+        ),
+        ("input norm beside reduced experts", active.at_input_norm, np.ceil(held.expert_gradients) + dense),
     ):
         alive = active.checkpoint * recomputed + active.layer * kept + own
         yield items_at(
             step,
             "backward",
+            event,
             parameters=held.parameters,
             gradients=layer_gradients(step, layers_above, fresh),
             activations=alive + step.others_activations + step.constant_activations,

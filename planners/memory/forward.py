@@ -59,6 +59,7 @@ def _last_layer_gathered(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "last layer gathered",
         parameters=held.parameters,
         gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=before + _held_embedding(step) + step.others_activations + step.constant_activations,
@@ -78,6 +79,7 @@ def _first_layer_gathered(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "first layer gathered",
         parameters=held.parameters,
         gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=step.active.p2p_message + step.others_activations + step.constant_activations,
@@ -96,6 +98,7 @@ def _tokens_returned(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "tokens returned",
         parameters=held.parameters,
         gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=active.stage + beside + step.others_activations + step.constant_activations,
@@ -131,6 +134,7 @@ def _root_gathered_again(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "root gathered again",
         parameters=held.parameters,
         gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=active.stage + step.others_activations + active.head - let_go + step.constant_activations,
@@ -149,7 +153,7 @@ def _loss(step: StepContext) -> Iterator[Items]:
     size = job.precision.compute_bytes
     gathered = _gathered_at_loss(step) if step.any_gathered else NOTHING
     if not step.any_copies:
-        yield _loss_items(step, NOTHING, active.logits, gathered)
+        yield _loss_items(step, "loss", NOTHING, active.logits, gathered)
         return
     # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
     layers = held.stage_elements - held.root_elements
@@ -157,9 +161,10 @@ def _loss(step: StepContext) -> Iterator[Items]:
     let_go = size * layers * active.recomputed_layers / np.maximum(step.rows.layers, 1)
     # What autograd keeps of them is on the host then, where activations are.
     let_go = np.where(step.layouts.activation_offload, copies, let_go)
-    yield _loss_items(step, np.where(step.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
+    yield _loss_items(step, "loss", np.where(step.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
     less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
-    yield _loss_items(step, np.where(step.autocast_copies, copies, 0.0), active.logits - less, gathered)
+    copied = np.where(step.autocast_copies, copies, 0.0)
+    yield _loss_items(step, "forward pass ends", copied, active.logits - less, gathered)
 
 
 def _gathered_at_loss(step: StepContext) -> FloatArray:
@@ -180,12 +185,13 @@ def _gathered_at_loss(step: StepContext) -> FloatArray:
     return gathered
 
 
-def _loss_items(step: StepContext, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
+def _loss_items(step: StepContext, event: str, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
     held, active = step.held, step.active
     others, accumulated = step.beside(0.0)
     return items_at(
         step,
         "forward and loss",
+        event,
         parameters=held.parameters + copies,
         gradients=np.where(step.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=active.stage + others + active.head + step.constant_activations,

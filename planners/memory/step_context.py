@@ -255,6 +255,7 @@ def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArr
 def items_at(
     step: StepContext,
     phase: str,
+    event: str = "",
     *,
     parameters: FloatArray,
     gradients: FloatArray,
@@ -267,6 +268,7 @@ def items_at(
     """Return whole bytes; gradients are whole already."""
     return Items(
         phase=PHASES.index(phase),
+        event=event,
         parameters=np.ceil(parameters),
         gradients=gradients,
         optimizer=np.ceil(step.held.optimizer + more_optimizer),
