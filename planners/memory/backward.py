@@ -157,6 +157,7 @@ def _layer_items(step: StepContext, layer: FloatArray, own_activations: FloatArr
     return items_at(
         step,
         "backward",
+        "layer",
         parameters=held.parameters + copies,
         gradients=gradients,
         activations=alive + others + step.constant_activations,
@@ -203,6 +204,7 @@ def _layer_reduced(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "layer reduced",
         gradients=layer_gradients(step, layers_above, job.precision.compute_bytes * own),
         activations=below + active.p2p_message + step.others_activations + step.constant_activations,
         communication=step.open_root
@@ -245,6 +247,7 @@ def _embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
+        "embedding gradient cut",
         gradients=np.ceil(sharded + np.where(is_whole, head + whole, 0.0)),
         activations=step.others_activations + step.constant_activations,
         communication=gathered
@@ -270,6 +273,7 @@ def _added_embedding_gradient(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
+        "embedding gradient added",
         gradients=np.ceil(held.gradients + fresh),
         activations=beside + step.others_activations + step.constant_activations,
         communication=step.buckets + step.accumulated,

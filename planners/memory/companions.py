@@ -72,6 +72,7 @@ def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activ
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
         yield Items(
             phase=PHASES.index(COMPANION_FORWARD),
+            event=companion.role,
             parameters=np.ceil(held.parameters),
             gradients=np.ceil(np.where(keeps, held.gradients, 0.0)),
             optimizer=np.ceil(held.optimizer),

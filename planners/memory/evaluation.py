@@ -34,12 +34,13 @@ def evaluation_items(step: StepContext, asked: Evaluation) -> Iterator[Items]:
         gathered = asked.batch_size * layouts.data_parallel * job.sequence_length
         kept = np.where(step.rows.has_head, batches * gathered * job.model.vocabulary_size * FP32_BYTES, 0.0)
     in_layer = share * active.backward.working_set + held.dequantized
-    for activations, logits, weights in (
-        (in_layer, kept, _gathered_in_layer(step)),
-        (share * active.head, kept + share * active.logits, _gathered_at_head(step)),
+    for event, activations, logits, weights in (
+        ("layer", in_layer, kept, _gathered_in_layer(step)),
+        ("loss", share * active.head, kept + share * active.logits, _gathered_at_head(step)),
     ):
         yield Items(
             phase=PHASES.index(EVALUATION),
+            event=event,
             parameters=np.ceil(held.parameters),
             gradients=NOTHING,
             optimizer=np.ceil(held.optimizer),

@@ -46,6 +46,7 @@ def _experts_copied_out(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "experts copied out",
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=alive + step.others_activations + step.constant_activations,
         communication=np.where(step.expert_units & step.gathered_by_layer, gathered, 0.0)
@@ -80,6 +81,7 @@ def _experts_run_again(step: StepContext, layer: FloatArray) -> Items:
     return items_at(
         step,
         "backward",
+        "experts run again",
         gradients=layer_gradients(step, layers_above, NOTHING),
         activations=np.where(is_run_again, alive, 0.0) + step.others_activations + step.constant_activations,
         communication=np.where(is_run_again, gathered + step.job.profile.weights.reduce_bytes * above, 0.0)
@@ -111,15 +113,20 @@ def _beside_reduced_experts(step: StepContext, layer: FloatArray) -> Iterator[It
     )
     recomputed, kept = left_to_do(step, layer)
     behind_attention = size * (held.behind_attention_elements - held.expert_elements)
-    for own, fresh in (
-        (active.backward.at_expert_reduction, size * held.expert_elements),
-        (active.backward.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
-        (active.backward.at_input_norm, np.ceil(held.expert_gradients) + dense),
+    for event, own, fresh in (
+        ("experts reduced", active.backward.at_expert_reduction, size * held.expert_elements),
+        (
+            "attention beside reduced experts",
+            active.backward.attention_gradients,
+            np.ceil(held.expert_gradients) + behind_attention,
+        ),
+        ("input norm beside reduced experts", active.backward.at_input_norm, np.ceil(held.expert_gradients) + dense),
     ):
         alive = active.checkpoint * recomputed + active.layer * kept + own
         yield items_at(
             step,
             "backward",
+            event,
             gradients=layer_gradients(step, layers_above, fresh),
             activations=alive + step.others_activations + step.constant_activations,
             communication=reduced + step.buckets + step.accumulated,

@@ -61,6 +61,7 @@ def _last_layer_gathered(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "last layer gathered",
         gradients=step.kept_gradients,
         activations=before + _held_embedding(step) + step.others_activations + step.constant_activations,
         communication=gathered + step.buckets + accumulated,
@@ -77,6 +78,7 @@ def _first_layer_gathered(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "first layer gathered",
         gradients=step.kept_gradients,
         activations=step.active.p2p_message + step.others_activations + step.constant_activations,
         communication=gathered + step.buckets + step.accumulated,
@@ -95,6 +97,7 @@ def _tokens_returned(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "tokens returned",
         gradients=step.kept_gradients,
         activations=active.stage + beside + step.others_activations + step.constant_activations,
         communication=step.buckets + step.accumulated,
@@ -128,6 +131,7 @@ def _root_gathered_again(step: StepContext) -> Items:
     return items_at(
         step,
         "forward and loss",
+        "root gathered again",
         gradients=step.kept_gradients,
         activations=active.stage + step.others_activations + active.head - let_go + step.constant_activations,
         logits=active.kept_logits,
@@ -145,7 +149,7 @@ def _loss(step: StepContext) -> Iterator[Items]:
     size = job.precision.compute_bytes
     gathered = _gathered_at_loss(step) if step.any_gathered else NOTHING
     if not step.any_copies:
-        yield _loss_items(step, NOTHING, active.logits, gathered)
+        yield _loss_items(step, "loss", NOTHING, active.logits, gathered)
         return
     # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
     layers = held.stage_elements - held.root_elements
@@ -153,9 +157,10 @@ def _loss(step: StepContext) -> Iterator[Items]:
     let_go = size * layers * active.recomputed_layers / np.maximum(step.rows.layers, 1)
     # What autograd keeps of them is on the host then, where activations are.
     let_go = np.where(step.layouts.activation_offload, copies, let_go)
-    yield _loss_items(step, np.where(step.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
+    yield _loss_items(step, "loss", np.where(step.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
     less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
-    yield _loss_items(step, np.where(step.autocast_copies, copies, 0.0), active.logits - less, gathered)
+    copied = np.where(step.autocast_copies, copies, 0.0)
+    yield _loss_items(step, "forward pass ends", copied, active.logits - less, gathered)
 
 
 def _gathered_at_loss(step: StepContext) -> FloatArray:
@@ -176,12 +181,13 @@ def _gathered_at_loss(step: StepContext) -> FloatArray:
     return gathered
 
 
-def _loss_items(step: StepContext, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
+def _loss_items(step: StepContext, event: str, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
     held, active = step.held, step.active
     others, accumulated = step.beside(0.0)
     return items_at(
         step,
         "forward and loss",
+        event,
         parameters=held.parameters + copies,
         gradients=step.kept_gradients,
         activations=active.stage + others + active.head + step.constant_activations,

@@ -30,17 +30,18 @@ def head_casts(step: StepContext) -> Iterator[Items]:
     kept = active.stage + active.head
     # The buffer of a unit of its own is there in the forward pass, and the top layer, gathered ahead, from the loss on.
     buffer = root if step.own_units else NOTHING
-    yield _head_at_work(step, kept + cast * weight, NOTHING, root, buffer, phase="forward and loss")
+    yield _head_at_work(step, "head cast", kept + cast * weight, NOTHING, root, buffer, phase="forward and loss")
     # The gradient in 16 bits, and in fp8.
     gradients = (size + FP8_BYTES) * logits
-    yield _head_at_work(step, kept + cast * weight, gradients, root, step.layer_buffer)
+    yield _head_at_work(step, "head cast again", kept + cast * weight, gradients, root, step.layer_buffer)
     # The hidden states' gradient is done, and the head in fp8 not yet let go of.
     done = kept + active.p2p_message + FP8_BYTES * weight
-    yield _head_at_work(step, done, gradients + cast * logits, root, step.layer_buffer)
+    yield _head_at_work(step, "logits' gradient cast", done, gradients + cast * logits, root, step.layer_buffer)
 
 
 def _head_at_work(
     step: StepContext,
+    event: str,
     activations: FloatArray,
     logits: FloatArray,
     root: FloatArray,
@@ -55,6 +56,7 @@ def _head_at_work(
     return items_at(
         step,
         phase,
+        event,
         gradients=step.kept_gradients,
         activations=activations + others + step.constant_activations,
         logits=logits,
@@ -80,6 +82,7 @@ def head_reduction(step: StepContext) -> Items:
     return items_at(
         step,
         "backward",
+        "head reduced",
         gradients=np.ceil(sharded + held.head_gradients_sent + step.job.precision.compute_bytes * held.head_elements),
         activations=active.stage + others + step.constant_activations + active.checkpoint,
         communication=gathered + step.buckets + accumulated,
@@ -94,6 +97,7 @@ def head_gradient(step: StepContext, zero: ZeroBuffers) -> Items:
     return items_at(
         step,
         "backward",
+        "head gradient",
         gradients=np.ceil(np.where(step.keeps_gradients, held.gradients, 0.0) + fresh),
         activations=active.stage + others + active.head + step.constant_activations,
         logits=active.logits * job.precision.compute_bytes / job.profile.loss.logits_bytes,

@@ -1,4 +1,4 @@
-"""What is held at a event that may be the worst, by kind."""
+"""What is held at an event that may be the worst, by kind."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ BELOW_ALL_LAYERS: FloatArray = np.full(1, -1.0)
 class Items:
     """Whole bytes at events of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
 
-    Several events stand along an axis before that of the stages. `layer` is the layer of the stage that is
+    `event` is its name among those of its phase, "" where that has no other. Several layers' events stand along an
+    axis before that of the stages. `layer` is the layer of the stage that is
     differentiated, 0 the lowest; `BELOW_ALL_LAYERS` where it is the embedding after them; None before them, and where
     the phase has no layers.
     """
 
     phase: int
+    event: str = ""
     parameters: FloatArray
     gradients: FloatArray
     optimizer: FloatArray

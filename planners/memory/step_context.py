@@ -259,6 +259,7 @@ def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArr
 def items_at(
     step: StepContext,
     phase: str,
+    event: str = "",
     *,
     gradients: FloatArray,
     activations: FloatArray,
@@ -271,6 +272,7 @@ def items_at(
     """Return an event's whole bytes; `parameters` are those at rest unless more are said, gradients whole already."""
     return Items(
         phase=PHASES.index(phase),
+        event=event,
         parameters=np.ceil(step.held.parameters if parameters is None else parameters),
         gradients=gradients,
         optimizer=np.ceil(step.held.optimizer + more_optimizer),

@@ -32,6 +32,7 @@ def tied_table_items(step: StepContext) -> Iterator[Items]:
     yield items_at(
         step,
         "backward",
+        "tied gradients meet",
         gradients=np.ceil(gradients),
         activations=step.active.p2p_message + step.constant_activations,
         communication=gathered + step.buckets + step.accumulated,

@@ -67,7 +67,7 @@ async def test_a_replayed_proof_is_marked_wherever_it_was_asked_for(client: http
 async def test_a_key_that_is_no_header_is_refused(client: httpx.AsyncClient):
     response = await client.post("/quantize", json=QUANTIZE, headers={"idempotency-key": "a b"})
     assert response.status_code == 422
-    assert response.json()["errors"][0]["pointer"] == "/idempotency-key"
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/idempotency-key"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_a_key_that_is_no_header_is_refused(client: httpx.AsyncClient):
 async def test_paths_outside_the_roots_are_refused(client: httpx.AsyncClient, change: dict[str, Any], pointer: str):
     response = await client.post("/quantize", json={**QUANTIZE, **change})
     assert response.status_code == 403
-    assert response.json()["errors"][0]["pointer"] == pointer
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
 async def test_a_waiting_job_is_cancelled_at_once(client: httpx.AsyncClient):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
+from plimsoll.planners.memory.items import Items
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.plans import Memory, Step
 from plimsoll.planners.stacks.profile import load_profile
@@ -37,3 +41,18 @@ def step(framework: str = "reference", *, layout: dict[str, Any] | None = None, 
     asked = question(framework=framework, **changes)
     through = training_job(asked, load_profile(framework))
     return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency(framework))
+
+
+def at_event(found: Iterable[Items], event: str) -> Items:
+    """Return what is held at the one event of that name."""
+    (items,) = (items for items in found if items.event == event)
+    return items
+
+
+def of_layer(items: Items, layer: int, kind: str, *, stage: int = 0) -> float:
+    """Return one kind of bytes of a single layout where that layer of a stage is differentiated, 0 the lowest."""
+    if items.layer is None:
+        raise ValueError(f"{items.event}: no layer is differentiated")
+    held, layers = np.broadcast_arrays(getattr(items, kind), items.layer)
+    (found,) = {float(value) for value in held[:, stage][layers[:, stage] == layer]}
+    return found

@@ -95,12 +95,13 @@ def test_errors_shrink_and_those_of_left_out_measurements_lie_between():
 
 
 def test_runs_that_agree_narrow_the_band_and_runs_that_scatter_widen_it():
-    agreeing = calibrate([run(1.0, str(number)) for number in range(10)], SHIPPED).bands[0]
+    (agreeing,) = calibrate([run(1.0, str(number)) for number in range(10)], SHIPPED).bands
     # Five prior runs of the shipped variance and ten without any error: sqrt(5 / 15).
     assert agreeing.spread == pytest.approx(math.sqrt(5 / 15))
     assert (agreeing.stack, agreeing.runs) == ("fsdp2", 10)
     wild = [run(times, str(number)) for number, times in enumerate((3.0, 1 / 3.0) * 5)]
-    assert calibrate(wild, SHIPPED).bands[0].spread > 1
+    (scattered,) = calibrate(wild, SHIPPED).bands
+    assert scattered.spread > 1
 
 
 def test_benchmarks_say_nothing_of_the_bands_of_runs():
@@ -121,7 +122,7 @@ def test_repeats_count_once_by_their_geometric_mean():
     found = calibrate([memory(1.0), memory(1.21, pointer="/1")], SHIPPED)
     alone = calibrate([memory(1.1)], SHIPPED)
     assert found.fitted["memory_bandwidth_fraction"] == pytest.approx(alone.fitted["memory_bandwidth_fraction"])
-    assert found.observations[0].pointers == ("/0", "/1")
+    assert [each.pointers for each in found.observations] == [("/0", "/1")]
 
 
 @pytest.mark.parametrize(("times", "works"), [(1.49, True), (1.51, False)])

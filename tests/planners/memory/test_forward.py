@@ -14,6 +14,7 @@ from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.step_context import step_context
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
+from tests.planners.training_cases import at_event
 
 LAYER, HEAD, ROOT = 36_992, 64_064, 128_064
 TOKENS, WORDS = 32, 1000
@@ -30,11 +31,11 @@ def events(framework, *, kernels=None, **changes):
 
 def test_the_last_layer_s_gather_meets_the_buffer_of_the_layer_before():
     # The root, one layer's weights and two layers' buffers, 2 bytes each.
-    assert events("accelerate")[0].communication.item() == 2 * (ROOT + 3 * LAYER)
+    assert at_event(events("accelerate"), "last layer gathered").communication.item() == 2 * (ROOT + 3 * LAYER)
 
 
 def test_the_first_layer_s_gather_meets_the_root_s_buffer():
-    first = events("accelerate")[1]
+    first = at_event(events("accelerate"), "first layer gathered")
     # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features, and cosines
     # and sines, 2 x 16, 2 bytes each.
     assert first.communication.item() == 2 * 2 * (ROOT + LAYER)
@@ -42,22 +43,23 @@ def test_the_first_layer_s_gather_meets_the_root_s_buffer():
 
 
 def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
-    assert events("fsdp2")[0].communication.item() == 2 * 3 * LAYER
+    assert at_event(events("fsdp2"), "last layer gathered").communication.item() == 2 * 3 * LAYER
 
 
 def test_the_backward_pass_gathers_the_root_again_beside_the_log_softmax():
-    again = events("accelerate")[2]
+    again = at_event(events("accelerate"), "root gathered again")
     assert again.communication.item() == 2 * 2 * ROOT
     assert again.logits.item() == 4 * TOKENS * WORDS
 
 
 def test_fsdp1_has_views_of_its_buffers_and_keeps_the_root():
     # The loss alone, with the root and the last layer's buffer.
-    only = events("accelerate", kernels="eager")
-    assert [items.communication.item() for items in only] == [2 * (ROOT + LAYER)]
+    (loss,) = events("accelerate", kernels="eager")
+    assert (loss.event, loss.communication.item()) == ("loss", 2 * (ROOT + LAYER))
 
 
 @pytest.mark.parametrize(("tied", "gathered"), [(False, HEAD), (True, HEAD)])
 def test_a_loss_outside_the_model_meets_the_head_alone(tied, gathered):
     # A tied head's unit is the root: one matrix and the last norm.
-    assert events("fsdp2", tie_word_embeddings=tied)[-1].communication.item() == 2 * gathered
+    loss = at_event(events("fsdp2", tie_word_embeddings=tied), "loss")
+    assert loss.communication.item() == 2 * gathered

@@ -11,6 +11,7 @@ from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.step_context import step_context
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
+from tests.planners.training_cases import at_event
 
 TOKENS, WORDS, HIDDEN = 32, 1000, 64
 LAYER, HEAD = 36_992, 64_064
@@ -33,22 +34,23 @@ def casts(kernels=None):
 # In 16 bits and in fp8 already; then scaled and clamped in fp32, and fp8, or fp8 alone.
 @pytest.mark.parametrize(("kernels", "bytes_each"), [(None, 2 + 1 + 4 + 4 + 1), ("compiled", 2 + 1 + 1)])
 def test_the_logits_gradient_is_cast_twice(kernels, bytes_each):
-    assert casts(kernels)[2].logits.item() == bytes_each * TOKENS * WORDS
+    assert at_event(casts(kernels), "logits' gradient cast").logits.item() == bytes_each * TOKENS * WORDS
 
 
 def test_beside_the_head_s_cast_stands_the_logits_gradient_in_16_bits_and_in_fp8():
-    forward, backward, _ = casts()
-    assert forward.logits.item() == 0
-    assert backward.logits.item() == (2 + 1) * TOKENS * WORDS
+    assert at_event(casts(), "head cast").logits.item() == 0
+    assert at_event(casts(), "head cast again").logits.item() == (2 + 1) * TOKENS * WORDS
 
 
-@pytest.mark.parametrize("event", [0, 1])
+@pytest.mark.parametrize("event", ["head cast", "head cast again"])
 def test_the_head_is_scaled_and_clamped_in_fp32_where_no_kernel_does_it_at_once(event):
-    eager, compiled = (casts(kernels)[event].activations.item() for kernels in (None, "compiled"))
+    eager, compiled = (at_event(casts(kernels), event).activations.item() for kernels in (None, "compiled"))
     assert eager - compiled == (4 + 4) * MATRIX
 
 
 def test_the_head_stands_beside_its_buffer_and_then_beside_the_top_layer():
-    assert [items.communication.item() for items in casts()] == [
-        2 * 2 * HEAD, 2 * HEAD + 2 * LAYER, 2 * HEAD + 2 * LAYER,
-    ]  # fmt: skip
+    assert {items.event: items.communication.item() for items in casts()} == {
+        "head cast": 2 * 2 * HEAD,
+        "head cast again": 2 * HEAD + 2 * LAYER,
+        "logits' gradient cast": 2 * HEAD + 2 * LAYER,
+    }

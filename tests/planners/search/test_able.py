@@ -81,12 +81,15 @@ def test_a_stack_without_code_for_the_model_is_answered_with_those_that_have_it(
 def test_where_no_measured_stack_can_run_a_job_the_summary_says_what_they_lack():
     answer = plan_training(question(optimizer="muon"))
     assert answer.summary.endswith("No measured stack has optimizer muon.")
-    assert "room" not in answer.assumptions[0]
+    assert not any("room" in said for said in answer.assumptions)
 
 
 def test_where_measured_stacks_can_run_a_job_and_have_no_room_that_is_said():
     answer = plan_training(question(gpus=1, sequence_length=2**20, global_batch_size=1))
-    assert "No measured stack that can run this job has a layout with room on the GPUs." in answer.assumptions[0]
+    assert any(
+        "No measured stack that can run this job has a layout with room on the GPUs." in said
+        for said in answer.assumptions
+    )
 
 
 def test_names_are_listed_as_sentences_list_them():

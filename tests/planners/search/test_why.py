@@ -9,18 +9,25 @@ from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
 def compared(*, degrees=None, named=None, **asked) -> Comparison:
     """Return how one named layout compares with the plan."""
     one = NamedLayout(layout=LayoutRequest(**(degrees or {})), **(named or {}))
-    return plan_training(question(**asked, compare=(one,))).comparisons[0]
+    (comparison,) = plan_training(question(**asked, compare=(one,))).comparisons
+    return comparison
 
 
 def rules(comparison: Comparison) -> list[str]:
     return [reason.rule for reason in comparison.reasons]
 
 
+def detail(comparison: Comparison, rule: str) -> str:
+    """Return what is said of a rule that is broken once."""
+    (found,) = (reason.detail for reason in comparison.reasons if reason.rule == rule)
+    return found
+
+
 def test_heads_that_do_not_divide_are_told_with_all_other_broken_rules():
     comparison = compared(degrees={"tensor_parallel": 3})
     assert (comparison.outcome, comparison.layout) == ("excluded", None)
     assert rules(comparison) == ["degrees_multiply_to_gpus", "heads_divide", "matrices_divide"]
-    assert "32 attention heads nor the 8 key-value heads" in comparison.reasons[1].detail
+    assert "32 attention heads nor the 8 key-value heads" in detail(comparison, "heads_divide")
     assert {reason.pointer for reason in comparison.reasons} == {"/compare/0/tensor_parallel"}
 
 
@@ -34,15 +41,14 @@ def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     # 5 stages divide 10 GPUs and leave 2 replicas of 64 sequences, but 5 x 2 chunks do not divide 32 layers.
     comparison = compared(gpus=10, degrees={"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2})
     assert "stages_are_even" in rules(comparison)
-    detail = next(reason.detail for reason in comparison.reasons if reason.rule == "stages_are_even")
-    assert "10 chunks do not divide the 32 layers" in detail
+    assert "10 chunks do not divide the 32 layers" in detail(comparison, "stages_are_even")
 
 
 def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
     # 126 layers, as Llama 3.1 405B has them: 14 x 9 and 18 x 7, but not 16 x 8.
     model = llama(num_hidden_layers=126)
     comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
-    assert comparison.reasons[0].detail == (
+    assert detail(comparison, "stages_are_even") == (
         "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
         "would do."
     )
@@ -74,7 +80,7 @@ def test_missing_memory_is_told_in_gibibytes_with_stage_and_phase():
     assert comparison.peak_bytes is not None
     assert comparison.margin_bytes is not None
     short = -comparison.margin_bytes / 2**30
-    assert comparison.reasons[0].detail.startswith(f"Out of memory by {short:.1f} GiB on stage 0 in ")
+    assert detail(comparison, "memory").startswith(f"Out of memory by {short:.1f} GiB on stage 0 in ")
 
 
 @pytest.mark.slow
@@ -105,12 +111,13 @@ def test_the_plan_itself_is_called_chosen():
 def test_a_faster_layout_that_the_request_fixes_away_says_so():
     comparison = compared(layout={"tensor_parallel": 8}, degrees={"tensor_parallel": 2})
     assert comparison.outcome == "outside_request"
-    assert comparison.reasons[0].detail == "The request fixes tensor_parallel 8, and this layout has 2."
+    assert detail(comparison, "request") == "The request fixes tensor_parallel 8, and this layout has 2."
 
 
 def test_more_gpus_lose_where_the_fewest_are_wanted():
     comparison = compared(gpus=(8, 16), objective="fewest_gpus", degrees={"data_parallel": 16})
-    assert (comparison.outcome, comparison.reasons[0].rule) == ("more_gpus", "fewest_gpus")
+    assert comparison.outcome == "more_gpus"
+    assert "fewest_gpus" in rules(comparison)
 
 
 def test_a_late_layout_loses_to_one_in_time():
@@ -120,7 +127,8 @@ def test_a_late_layout_loses_to_one_in_time():
     comparison = compared(
         **base, deadline_seconds=in_time, degrees={"tensor_parallel": 8}, named={"recompute": Recompute(mode="full")}
     )
-    assert (comparison.outcome, comparison.reasons[0].rule) == ("late", "deadline")
+    assert comparison.outcome == "late"
+    assert "deadline" in rules(comparison)
 
 
 def test_cost_compares_gpu_time():
@@ -135,7 +143,8 @@ def test_a_tight_layout_loses_to_one_with_room():
     peak = plan_training(question(**asked, layout=degrees, micro_batch_size=4)).plan.memory.peak_bytes
     card = hardware(8, gpu=gpu(memory_bytes=int(peak / 0.95)))
     comparison = compared(**asked, hardware=card, degrees=degrees, named={"micro_batch_size": 4})
-    assert (comparison.outcome, comparison.reasons[0].rule) == ("tight", "margin")
+    assert comparison.outcome == "tight"
+    assert "margin" in rules(comparison)
 
 
 @pytest.mark.parametrize("degrees", [{"tensor_parallel": 1}, {"zero_stage": 0}, {"context_parallel": 1}])

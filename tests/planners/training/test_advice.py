@@ -198,9 +198,9 @@ def test_where_no_single_change_will_do_they_are_offered_together():
         micro_batch_size=8,
         recompute=Recompute(mode="none"),
     )
-    offer = plan_training(asked).advice[0]
+    together = {"layout", "framework", "training.attention", "training.micro_batch_size"}
+    (offer,) = (offer for offer in plan_training(asked).advice if together <= set(offer.change))
     assert offer.fits
-    assert {"layout", "framework", "training.attention", "training.micro_batch_size"} <= set(offer.change)
     assert offer.change["training.micro_batch_size"] >= 1
 
 
@@ -236,9 +236,9 @@ def test_the_host_memory_that_a_plan_needs_is_offered_in_whole_gib():
     asked = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=32 * 2**30))
     answer = plan_training(asked)
     assert answer.verdict == "no"
-    first = answer.advice[0]
-    needed = first.change["hardware.host_memory_bytes"]
-    assert (first.verdict, needed % 2**30) == ("fits", 0)
+    (offer,) = (offer for offer in answer.advice if "hardware.host_memory_bytes" in offer.change)
+    needed = offer.change["hardware.host_memory_bytes"]
+    assert (offer.verdict, needed % 2**30) == ("fits", 0)
     assert 0 <= needed - answer.plan.memory.node_host_bytes < 2**30
     roomy = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=needed))
     assert plan_training(roomy).verdict == "fits"
@@ -290,7 +290,7 @@ def test_the_same_stack_is_no_other_framework():
     )
     answer = plan_training(asked)
     assert answer.plan.layout.offload != "none"
-    assert dict(answer.advice[0].change) == {"layout.offload": "none"}
+    assert {"layout.offload": "none"} in [dict(each.change) for each in answer.advice]
     others = [each for each in answer.advice if "framework" in each.change]
     assert all(each.change["framework"] != "any" or "accelerate" not in each.reason for each in others)
 

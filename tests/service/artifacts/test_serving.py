@@ -156,15 +156,13 @@ def test_what_a_program_has_no_option_for_has_no_command_but_a_reason(change: di
 
 
 def test_weights_that_no_engine_makes_while_loading_are_said_to_need_a_checkpoint_of_their_own():
-    assert (
-        launch_files(serving_plan(weights="int4"))
-        .missing["vllm"][0]
-        .endswith("Name a checkpoint that is stored in int4, or quantize it beforehand.")
-    )
+    [said] = launch_files(serving_plan(weights="int4")).missing["vllm"]
+    assert said.endswith("Name a checkpoint that is stored in int4, or quantize it beforehand.")
 
 
 def test_a_model_whose_repository_nobody_named_has_no_command():
-    assert "repository's name" in launch_files(serving_plan(), None).missing["vllm"][0]
+    [said] = launch_files(serving_plan(), None).missing["vllm"]
+    assert "repository's name" in said
 
 
 def test_what_does_not_fit_has_no_command():

@@ -52,7 +52,7 @@ def test_the_document_names_every_file():
 def test_compressed_gradients_are_left_to_the_script():
     made = training_artifacts(launch("ddp", data_parallel=8, asked={"gradient_compression": "powersgd"}))
     assert set(made.files) == {"torchrun", "horovod", "horovod-hosts", "dlrover"}
-    assert "powersgd" in made.missing["torchtitan"][0]
+    assert any("powersgd" in said for said in made.missing["torchtitan"])
 
 
 def test_megatron_is_told_which_modules_it_recomputes():
@@ -60,4 +60,4 @@ def test_megatron_is_told_which_modules_it_recomputes():
     made = training_artifacts(launch("megatron", recompute="selective", asked=asked))
     assert "--recompute-modules layernorm mlp" in made.files["megatron"]
     of_qwen = training_artifacts(launch("megatron", config=QWEN_3_30B_A3B, recompute="selective", asked=asked))
-    assert "layernorm, mlp" in of_qwen.missing["pai-megatron"][-1]
+    assert any("layernorm, mlp" in said for said in of_qwen.missing["pai-megatron"])
