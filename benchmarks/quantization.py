@@ -23,11 +23,11 @@ import bitsandbytes.functional
 import torch
 
 from plimsoll.planners.quantization.planning import scheme_settings
-from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
-from plimsoll.service.worker.quantization.error import quantization_error
-from plimsoll.service.worker.quantization.initialization import fill_normal
-from plimsoll.service.worker.quantization.native_kernels import NativeKernels, NoKernels, compiled_kernels
-from plimsoll.service.worker.quantization.schemes import quantizer
+from plimsoll.service.worker.quantization.checkpoints.initialization import fill_normal
+from plimsoll.service.worker.quantization.kernels.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.kernels.native_kernels import NativeKernels, NoKernels, compiled_kernels
+from plimsoll.service.worker.quantization.measuring.error import quantization_error
+from plimsoll.service.worker.quantization.schemes.quantizers import quantizer
 
 SCHEMES = ("nf4", "fp4", "int8", "int8-channel", "int8-group", "fp8", "fp8-channel", "int4", "mxfp4")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}

@@ -32,12 +32,12 @@ import torch
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.service.worker.child import ChildLimits, ChildOutcome, run_child
-from plimsoll.service.worker.child_main import peak_host_bytes
-from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
-from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX, RECORD_SUFFIX, SUMS_FILE
-from plimsoll.service.worker.quantization.shard_file import PlannedTensor, ShardFile
-from plimsoll.service.worker.quantization.sources import READ_DTYPES, RandomSource
+from plimsoll.service.worker.processes.child import ChildLimits, ChildOutcome, run_child
+from plimsoll.service.worker.processes.child_main import peak_host_bytes
+from plimsoll.service.worker.quantization.checkpoints.output_folder import PARTIAL_SUFFIX, RECORD_SUFFIX, SUMS_FILE
+from plimsoll.service.worker.quantization.checkpoints.shard_file import PlannedTensor, ShardFile
+from plimsoll.service.worker.quantization.checkpoints.sources import READ_DTYPES, RandomSource
+from plimsoll.service.worker.quantization.kernels.chunk_workers import ChunkWorkers
 
 TARGET = "plimsoll.service.worker.quantization.task:run"
 # The bound that the job is to keep: this and its largest tensor.
@@ -157,7 +157,7 @@ def _bitsandbytes_in_its_own_process(scheme: str) -> _Compared:
 def _killed_after_a_shard(request: Mapping[str, Any], partial: Path) -> int:
     """Run the task in a process of its own, kill it once a shard is whole, and return how many were."""
     limits = json.dumps({"memory_bytes": 2**40, "limit_address_space": False, "parent_pid": os.getpid()})
-    command = [sys.executable, "-m", "plimsoll.service.worker.child_main", TARGET, limits]
+    command = [sys.executable, "-m", "plimsoll.service.worker.processes.child_main", TARGET, limits]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         assert child.stdin is not None
         child.stdin.write(json.dumps(request).encode())

@@ -106,11 +106,11 @@ def planned(case: Case) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
-    from plimsoll.service.worker.dry_run.recording.curve import largest_owners
-    from plimsoll.service.worker.serving_run.deployment import read_deployment
-    from plimsoll.service.worker.serving_run.passes import PROFILE
-    from plimsoll.service.worker.serving_run.running import trace_passes
-    from plimsoll.service.worker.serving_run.task import TERMS, measured_terms
+    from plimsoll.service.worker.proofs.serving.task import TERMS, measured_terms
+    from plimsoll.service.worker.recording.curve import largest_owners
+    from plimsoll.service.worker.serving.deployment import read_deployment
+    from plimsoll.service.worker.serving.passes import PROFILE
+    from plimsoll.service.worker.serving.running import trace_passes
 
     request = planned(case)
     began = time.monotonic()

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.agreement import run_grid
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
+from plimsoll.service.worker.training.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
 
@@ -110,10 +110,10 @@ JOBS = {
 
 def measure(name: str) -> dict[str, Any]:
     """Trace one job and return its figures."""
-    from plimsoll.service.worker.dry_run.layer_sampling import trace_stage
-    from plimsoll.service.worker.dry_run.recording.allocator import replay
-    from plimsoll.service.worker.dry_run.recording.curve import phase_peaks
-    from plimsoll.service.worker.dry_run.stacks import find_stack
+    from plimsoll.service.worker.proofs.trace.layer_sampling import trace_stage
+    from plimsoll.service.worker.recording.allocator import replay
+    from plimsoll.service.worker.recording.curve import phase_peaks
+    from plimsoll.service.worker.training.stack import find_stack
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()

@@ -15,7 +15,7 @@ import uvicorn
 
 from plimsoll.api.main import server_config
 from plimsoll.service.ground.settings import Settings
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 STOP_SECONDS = 240
 

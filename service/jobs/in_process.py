@@ -24,7 +24,7 @@ from plimsoll.service.plans.store import DatabaseInMemory
 from plimsoll.service.requests.jobs import QuantizeRequest
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest, ValidationLevel
-from plimsoll.service.worker.child import ChildLimits, ChildOutcome, ChildProgress, run_child
+from plimsoll.service.worker.processes.child import ChildLimits, ChildOutcome, ChildProgress, run_child
 from plimsoll.service.worker.tasks import TASKS
 
 OnProgress = Callable[[Progress], None]

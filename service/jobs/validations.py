@@ -10,13 +10,13 @@ from plimsoll.service.persistence.records import Job, StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body
 from plimsoll.service.requests.jobs import DeviceChoice
 from plimsoll.service.requests.training import ValidationLevel
-from plimsoll.service.worker.accelerator_kinds import accelerator_kind
-from plimsoll.service.worker.device_run.runnable import refuse_what_has_no_values
-from plimsoll.service.worker.dry_run.job import read_job
-from plimsoll.service.worker.dry_run.stacks import find_stack
-from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding
-from plimsoll.service.worker.serving_run.deployment import read_deployment
-from plimsoll.service.worker.serving_run.servable import refuse_on_device
+from plimsoll.service.worker.devices.accelerator_kinds import accelerator_kind
+from plimsoll.service.worker.proofs.device.runnable import refuse_what_has_no_values
+from plimsoll.service.worker.serving.deployment import read_deployment
+from plimsoll.service.worker.serving.servable import refuse_on_device
+from plimsoll.service.worker.training.job import read_job
+from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.training.traceable import refuse_untraced_sharding
 
 if TYPE_CHECKING:
     # A process without a database proves plans too.

@@ -28,10 +28,10 @@ from plimsoll.service.queue.engine import FencedJobManager, build_queue, hand_ba
 from plimsoll.service.queue.heartbeats import Heartbeats
 from plimsoll.service.queue.retention import Retention
 from plimsoll.service.running.restarts import Restarts
-from plimsoll.service.worker.attempt import AttemptRunner
-from plimsoll.service.worker.child import ChildLimits, run_child
-from plimsoll.service.worker.leftovers import Leftovers
-from plimsoll.service.worker.proofs import ProofRecord
+from plimsoll.service.worker.processes.attempt import AttemptRunner
+from plimsoll.service.worker.processes.child import ChildLimits, run_child
+from plimsoll.service.worker.proofs.records import ProofRecord
+from plimsoll.service.worker.quantization.leftovers import Leftovers
 from plimsoll.service.worker.tasks import LIST_ACCELERATORS, TASKS
 
 DETECTION_TIMEOUT_SECONDS = 120.0

@@ -22,11 +22,11 @@ TaskFunction: TypeAlias = Callable[[Mapping[str, Any], Report], dict[str, Any]]
 
 TASKS: Mapping[str, str] = {
     "quantize": "plimsoll.service.worker.quantization.task:run",
-    "validate": "plimsoll.service.worker.dry_run.task:run",
+    "validate": "plimsoll.service.worker.proofs.task:run",
 }
 """Kind of job -> "module:function"."""
 
-LIST_ACCELERATORS = "plimsoll.service.worker.accelerators:run"
+LIST_ACCELERATORS = "plimsoll.service.worker.devices.accelerators:run"
 """The task by which a worker learns what accelerators it has; no job's kind."""
 
 

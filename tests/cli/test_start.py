@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from plimsoll.cli.main import app
 from plimsoll.planners import PLANNER_VERSION, families
 from plimsoll.planners.version import planner_version
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 PROGRAM = """
 import json, sys

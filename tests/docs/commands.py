@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 RUN_LANGUAGE = "bash"
 SHELL_LANGUAGES = ("bash", "sh", "console", "shell")

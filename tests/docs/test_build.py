@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 

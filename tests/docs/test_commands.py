@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 from tests.docs.commands import NOT_RUN, RUN_LANGUAGE, blocks, pages, script
 
 LONGEST_SECONDS = 600

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.load.server import free_port
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 # A busy machine of two cores may take a minute to start a process.
 PATIENCE_SECONDS = 240.0

@@ -26,7 +26,7 @@ from benchmarks.load.server import free_port
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.running.postgres.embedded import running_server_url
 from plimsoll.service.running.supervisor import API, Child, Supervisor
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import PATIENCE_SECONDS, answers_ready, wait_for

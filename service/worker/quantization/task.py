@@ -27,25 +27,19 @@ from plimsoll.service.ground.allowed_paths import allowed_path
 from plimsoll.service.ground.errors import InvalidCheckpoint
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.config_files import CONFIG_FILE, read_config
-from plimsoll.service.worker.child_main import peak_host_bytes
-from plimsoll.service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config
-from plimsoll.service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards
-from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
-from plimsoll.service.worker.quantization.error import ErrorSums
-from plimsoll.service.worker.quantization.fast_path import kernels_for_job
-from plimsoll.service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
-from plimsoll.service.worker.quantization.output_folder import (
+from plimsoll.service.worker.processes.child_main import peak_host_bytes
+from plimsoll.service.worker.processes.termination import termination_raises
+from plimsoll.service.worker.quantization.checkpoints.formats import checkpoint_format, quantized_config
+from plimsoll.service.worker.quantization.checkpoints.output_folder import (
     REPORT_FILE,
     SUMS_FILE,
     OutputFolder,
     output_folder,
     published_result,
 )
-from plimsoll.service.worker.quantization.progress import ByteProgress
-from plimsoll.service.worker.quantization.report import ModelReport, OutputReport, model_report
-from plimsoll.service.worker.quantization.schemes import quantizer
-from plimsoll.service.worker.quantization.side_files import copied_side_files
-from plimsoll.service.worker.quantization.sources import (
+from plimsoll.service.worker.quantization.checkpoints.progress import ByteProgress
+from plimsoll.service.worker.quantization.checkpoints.side_files import copied_side_files
+from plimsoll.service.worker.quantization.checkpoints.sources import (
     POINTER,
     RANDOM_DTYPE,
     READ_DTYPES,
@@ -55,8 +49,18 @@ from plimsoll.service.worker.quantization.sources import (
     WeightSource,
     matrix,
 )
+from plimsoll.service.worker.quantization.checkpoints.writer import (
+    CheckpointWriter,
+    WrittenCheckpoint,
+    planned_shards,
+)
+from plimsoll.service.worker.quantization.kernels.chunk_workers import ChunkWorkers
+from plimsoll.service.worker.quantization.measuring.error import ErrorSums
+from plimsoll.service.worker.quantization.measuring.measured_tensor import MeasuredTensor, TensorMeasurer
+from plimsoll.service.worker.quantization.measuring.report import ModelReport, OutputReport, model_report
+from plimsoll.service.worker.quantization.schemes.fast_path import kernels_for_job
+from plimsoll.service.worker.quantization.schemes.quantizers import quantizer
 from plimsoll.service.worker.tasks import Report
-from plimsoll.service.worker.termination import termination_raises
 
 # transformers 5.23: the initializer_range of LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and GPT2Config.
 DEFAULT_INITIALIZER_RANGE = 0.02

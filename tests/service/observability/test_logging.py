@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 from tests.service.hub_server import running_hub
 
 PROGRAM = """

@@ -19,7 +19,7 @@ from plimsoll.service.jobs.service import JobService
 from plimsoll.service.observability import tracing
 from plimsoll.service.observability.tracing import Tracer, TracingNotInstalled, current_traceparent, tracer_to
 from plimsoll.service.queue.engine import build_queue, run_queue_worker
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 # The example of https://www.w3.org/TR/trace-context/, 3.2: trace and span of the caller.
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

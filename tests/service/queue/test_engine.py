@@ -23,7 +23,7 @@ from plimsoll.service.queue.engine import (
     run_queue_worker,
 )
 from plimsoll.service.queue.heartbeats import Heartbeats
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 STALLED_AFTER_SECONDS = 10.0
 # Nothing here takes as long but on a machine that stands still.

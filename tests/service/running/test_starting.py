@@ -9,7 +9,7 @@ import pytest
 from plimsoll.service.ground.errors import DatabaseUnavailable
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.running.starting import CANNOT_START, CannotStart, told_in_a_line
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 CLI = ["-m", "plimsoll.cli.main"]
 

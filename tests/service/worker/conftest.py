@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.processes.child import PROJECT_ROOT
 
 # Nothing here takes as long but on a machine that stands still.
 PATIENCE_SECONDS = 240.0

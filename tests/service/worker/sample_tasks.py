@@ -57,7 +57,7 @@ def refuse(request, report):
 
 def work_half_way(request, report):
     """Begin a file, wait for ever, and clear it away when asked to end."""
-    from plimsoll.service.worker.termination import termination_raises
+    from plimsoll.service.worker.processes.termination import termination_raises
 
     work = Path(request["work_file"])
     with termination_raises():

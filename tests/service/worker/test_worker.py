@@ -15,11 +15,12 @@ from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import NewJob
 from plimsoll.service.persistence.upgrade import upgrade
 from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
-from plimsoll.service.worker import accelerators, main
-from plimsoll.service.worker.accelerator_kinds import accelerator_kind
-from plimsoll.service.worker.attempt import REPORT_INTERVAL_SECONDS
+from plimsoll.service.worker import main
+from plimsoll.service.worker.devices import accelerators
+from plimsoll.service.worker.devices.accelerator_kinds import accelerator_kind
 from plimsoll.service.worker.main import detected_queues, run_worker
-from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX
+from plimsoll.service.worker.processes.attempt import REPORT_INTERVAL_SECONDS
+from plimsoll.service.worker.quantization.checkpoints.output_folder import PARTIAL_SUFFIX
 from tests.service.persistence.factories import a_plan
 from tests.service.worker.conftest import PATIENCE_SECONDS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.service.worker.quantization.native_kernels import NoKernels, compiled_kernels
+from plimsoll.service.worker.quantization.kernels.native_kernels import NoKernels, compiled_kernels
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.worker import child as child_module
-from plimsoll.service.worker.child import ChildLimits, run_child
-from plimsoll.service.worker.quantization import checkpoint_writer
-from plimsoll.service.worker.quantization.output_folder import PARTIAL_SUFFIX
-from plimsoll.service.worker.quantization.quantized import NonFiniteWeights
+from plimsoll.service.worker.processes.child import ChildLimits, run_child
+from plimsoll.service.worker.quantization.checkpoints import writer
+from plimsoll.service.worker.quantization.checkpoints.output_folder import PARTIAL_SUFFIX
+from plimsoll.service.worker.quantization.schemes.quantized import NonFiniteWeights
 from plimsoll.service.worker.quantization.task import run
 from tests.service.worker.quantization.small_llama import CONFIG, stored, weights, write_checkpoint
 
@@ -78,7 +78,7 @@ def ignore(done, total, unit, message):
 
 def small_shards(monkeypatch, shard_bytes=40_000):
     """Make shards so small that this model has several."""
-    monkeypatch.setitem(checkpoint_writer.planned_shards.__kwdefaults__, "shard_bytes", shard_bytes)
+    monkeypatch.setitem(writer.planned_shards.__kwdefaults__, "shard_bytes", shard_bytes)
 
 
 # Of bitsandbytes' own loading, not of what is written.
@@ -287,8 +287,9 @@ def test_a_child_that_is_told_to_end_leaves_nothing(roots, monkeypatch):
 # The job with small shards, in a process of its own that stops half-way and waits to be killed.
 KILLABLE = """
 import json, sys, time
-from plimsoll.service.worker.quantization import checkpoint_writer, task
-checkpoint_writer.planned_shards.__kwdefaults__["shard_bytes"] = 40_000
+from plimsoll.service.worker.quantization import task
+from plimsoll.service.worker.quantization.checkpoints import writer
+writer.planned_shards.__kwdefaults__["shard_bytes"] = 40_000
 
 def wait_half_way(done, total, unit, message):
     if 2 * done > total:

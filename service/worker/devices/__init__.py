@@ -1,0 +1,1 @@
+"""Which accelerators and how much memory this machine has."""

@@ -1,0 +1,1 @@
+"""Levels `trace` and `device` of a serving plan."""

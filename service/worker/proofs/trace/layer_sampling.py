@@ -1,0 +1,135 @@
+"""Which stages are traced by a sample of their layers: shallow models, and the deep one's ledger out of theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plimsoll.service.worker.recording.ledger import Ledger
+from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
+from plimsoll.service.worker.training.config_keys import depth_key, number_of_layers
+from plimsoll.service.worker.training.job import PipelineStage, TraceJob
+from plimsoll.service.worker.training.stack import Stack
+from plimsoll.service.worker.training.step import TRACE_STAGES, Report, trace_steps
+from plimsoll.service.worker.training.traceable import ZERO_FRAMEWORKS
+
+# Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
+# that the next adds the same.
+SAMPLED_REPEATS = 2
+SAMPLES = 3
+# Our own choice: below it the samples cost as much as the whole model.
+LEAST_SAMPLED_LAYERS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How a stage of `layers` layers is sampled: from `shallowest` on, every `unit` layers deeper."""
+
+    layers: int
+    shallowest: int
+    unit: int
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Return the numbers of layers that are traced."""
+        return tuple(self.shallowest + index * self.unit for index in range(SAMPLES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLedger:
+    """A stage's ledger, and the numbers of layers that it was grown from: none where every layer was traced.
+
+    `samples_differed` says that samples were tried and did not agree.
+    """
+
+    ledger: Ledger
+    sampled_layers: tuple[int, ...] = ()
+    samples_differed: bool = False
+
+
+def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> StageLedger:
+    """Return a stage's ledger: by a sample where it is deep and its layers repeat, else of every layer.
+
+    Where the deepest sample is not, event by event, what the others foretell, every layer is traced after all.
+    """
+    sample = layer_sample(job, stage)
+    if sample is None:
+        return StageLedger(ledger=trace_steps(job, stack, report, stage))
+    few, more, most = (
+        trace_steps(_shallow(job, stage, depth), stack, _sample_report(report, index, depth), _cut(stage, depth))
+        for index, depth in enumerate(sample.depths)
+    )
+    stretches = added_stretches(few, more, most)
+    if stretches is None:
+        return StageLedger(ledger=trace_steps(job, stack, report, stage), samples_differed=True)
+    repeats = (sample.layers - sample.depths[1]) // sample.unit
+    ledger = grown_ledger(more, stretches, repeats=repeats, layers=sample.unit)
+    return StageLedger(ledger=ledger, sampled_layers=sample.depths)
+
+
+def layer_sample(job: TraceJob, stage: PipelineStage) -> Sample | None:
+    """Return how a stage's layers are sampled, None where all are traced: few, not alike, or only some recomputed."""
+    layers = stage.last_layer - stage.first_layer + 1
+    is_partly_recomputed = job.recompute == "full" and job.recompute_layers is not None
+    masks = job.attention == "eager" and job.config.get("sliding_window")  # a mask for each kind of layer there is
+    # DeepSpeed's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
+    has_flat_buffers = job.framework in ZERO_FRAMEWORKS
+    if has_flat_buffers or layers < LEAST_SAMPLED_LAYERS or job.virtual_pipeline > 1 or is_partly_recomputed or masks:
+        return None
+    kinds = layer_kinds(job.config)[stage.first_layer : stage.last_layer + 1]
+    unit = math.lcm(_period(kinds), job.recompute_every or 1)
+    leading = next(index for index in range(layers) if _repeats(kinds[index:], unit))
+    if leading and stage.first_layer:
+        return None
+    shallowest = leading + SAMPLED_REPEATS * unit
+    shallowest += (layers - shallowest) % unit
+    sample = Sample(layers=layers, shallowest=shallowest, unit=unit)
+    return sample if sum(sample.depths) < layers else None
+
+
+def layer_kinds(config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return what each layer of a model is, by transformers' fields: equal ones allocate alike."""
+    layers = number_of_layers(config)
+    listed = [values for values in config.values() if isinstance(values, list) and len(values) == layers]
+    dense = set(config.get("mlp_only_layers") or ())
+    step = int(config.get("decoder_sparse_step") or 1)
+    first_dense = int(config.get("first_k_dense_replace") or 0)
+    return [
+        (index in dense, (index + 1) % step == 0, index < first_dense, *(str(values[index]) for values in listed))
+        for index in range(layers)
+    ]
+
+
+def _period(kinds: list[tuple[Any, ...]]) -> int:
+    """Return after how many layers the last ones' kinds come again."""
+    half = len(kinds) // 2
+    return next((unit for unit in range(1, half) if _repeats(kinds[half:], unit)), len(kinds))
+
+
+def _repeats(kinds: list[tuple[Any, ...]], unit: int) -> bool:
+    return kinds[unit:] == kinds[:-unit] if unit < len(kinds) else True
+
+
+def _shallow(job: TraceJob, stage: PipelineStage, depth: int) -> TraceJob:
+    """Return the job with a model of only so many of the stage's layers."""
+    layers = number_of_layers(job.config)
+    config = {
+        name: value[stage.first_layer : stage.first_layer + depth]
+        if isinstance(value, list) and len(value) == layers
+        else value
+        for name, value in job.config.items()
+    }
+    return replace(job, config=config | {depth_key(job.config): depth})
+
+
+def _cut(stage: PipelineStage, depth: int) -> PipelineStage:
+    return replace(stage, first_layer=0, last_layer=depth - 1)
+
+
+def _sample_report(report: Report, index: int, depth: int) -> Report:
+    def shifted(done: int, total: int, unit: str, message: str) -> None:
+        report((index * TRACE_STAGES + done) // SAMPLES, total, unit, f"{depth} layers: {message}")
+
+    return shifted

@@ -1,0 +1,59 @@
+"""How far a job is: bytes, their recent rate, and the time that is left at it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from plimsoll.service.worker.quantization.checkpoints.sources import SourceTensor
+from plimsoll.service.worker.tasks import Report
+
+BYTES_PER_MEGABYTE = 1e6
+# A rate is that of the last half minute, and none is told of less than a second: neither the start of the worker nor
+# a matrix that came from a cache says how long the others take.
+WINDOW_SECONDS = 30.0
+SHORTEST_SECONDS = 1.0
+
+
+class ByteProgress:
+    """Counts the original bytes of finished tensors against a total."""
+
+    def __init__(self, report: Report, total_bytes: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Begin at 0 and say so."""
+        self._report = report
+        self._total_bytes = total_bytes
+        self._clock = clock
+        self._done_bytes = 0
+        # When each recent tensor was finished, and the bytes that were done then.
+        self._recent: deque[tuple[float, int]] = deque()
+        report(0, total_bytes, "bytes", "begun")
+
+    def advance(self, tensor: SourceTensor) -> None:
+        """Count a finished tensor; the first one is where the rate begins."""
+        now = self._clock()
+        self._done_bytes += tensor.stored_bytes
+        self._recent.append((now, self._done_bytes))
+        while len(self._recent) > 2 and self._recent[1][0] <= now - WINDOW_SECONDS:
+            self._recent.popleft()
+        self._report(self._done_bytes, self._total_bytes, "bytes", f"{tensor.name}{self._pace(now)}")
+
+    def skip(self, tensor: SourceTensor) -> None:
+        """Count a tensor that an earlier attempt finished: it took no time, and says nothing of the others."""
+        self._done_bytes += tensor.stored_bytes
+        self._recent.clear()
+        self._report(self._done_bytes, self._total_bytes, "bytes", f"{tensor.name}, written before")
+
+    def end(self) -> None:
+        """Say that all is done."""
+        self._report(self._total_bytes, self._total_bytes, "bytes", "done")
+
+    def _pace(self, now: float) -> str:
+        """Return the rate and the time that is left at it, nothing while there is no basis for them."""
+        first_at, first_bytes = self._recent[0]
+        seconds, done_bytes = now - first_at, self._done_bytes - first_bytes
+        if seconds < SHORTEST_SECONDS or not done_bytes:
+            return ""
+        bytes_per_second = done_bytes / seconds
+        left_seconds = (self._total_bytes - self._done_bytes) / bytes_per_second
+        return f", {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, {left_seconds:.0f} s left"

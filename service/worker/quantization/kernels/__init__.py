@@ -1,0 +1,1 @@
+"""Loops over weights: pieces of a tensor dealt to threads, and kernels compiled from C."""

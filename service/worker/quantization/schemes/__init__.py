@@ -1,0 +1,1 @@
+"""What a scheme makes of a tensor, and makes of it again."""

@@ -1,0 +1,25 @@
+import pytest
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.proofs.device.runnable import refuse_what_has_no_values
+from tests.service.worker.cases import job
+
+
+def test_a_plain_job_runs():
+    refuse_what_has_no_values(job())
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"method": "qlora"}, "/training/method"),
+        ({"optimizer": "lion"}, "/training/optimizer"),
+        ({"framework": "fsdp2", "precision": "fp8-mixed"}, "/training/precision"),
+        ({"states_on_host": True}, "/layout/offload"),
+        ({"activation_offload": True}, "/layout/activation_offload"),
+    ],
+)
+def test_what_is_traced_by_shape_or_by_another_s_code_is_refused(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        refuse_what_has_no_values(job(**changes))
+    assert refusal.value.pointer == pointer

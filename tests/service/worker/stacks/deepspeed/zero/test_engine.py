@@ -1,0 +1,88 @@
+import pytest
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.proofs.trace.task import traced_with
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.training.traceable import refuse_untraced_sharding
+from tests.service.worker.cases import job, requested_bytes, traced
+
+# Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.
+ELEMENTS = 105_408
+# Over four ranks; a multiple of 2 x 4 as it is.
+PART = 26_352
+# The optimizer's fused kernel counts its steps in one fp32 number a tensor.
+COUNTER_BYTES = 4
+# 5 x 10^8 elements in bf16.
+BUCKET_BYTES = 1_000_000_000
+
+
+def zero(stage, **changes):
+    return traced(framework="deepspeed", zero_stage=stage, **changes)
+
+
+def test_without_zero_every_gradient_is_made_fp32_twice_in_the_update():
+    assert requested_bytes(zero(0), Kind.OPTIMIZER_TEMPORARY) == 8 * ELEMENTS
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_each_rank_has_the_fp32_copy_and_both_moments_of_its_part(stage):
+    assert requested_bytes(zero(stage), Kind.OPTIMIZER_STATE) == 12 * PART + COUNTER_BYTES
+
+
+def test_the_update_lays_gradients_end_to_end_and_then_makes_them_fp32():
+    assert requested_bytes(zero(2), Kind.OPTIMIZER_TEMPORARY) == (2 + 4) * PART
+
+
+def test_a_rank_of_stage_2_keeps_whole_gradients_of_what_its_part_touches():
+    # The last part reaches into the last layer: head 6,464, norm 64, and of the layer norms, down, up: 128 + 22,528.
+    assert requested_bytes(zero(2), Kind.GRADIENT) == 2 * (6464 + 64 + 128 + 2 * 11264)
+
+
+def test_parts_of_gradients_stand_for_good_at_stage_3():
+    assert requested_bytes(zero(3), Kind.GRADIENT) == 2 * PART
+
+
+def test_small_parameters_stay_gathered_from_the_update_on():
+    assert requested_bytes(zero(3), Kind.GATHERED_PARAMETER, phase="forward") == 2 * ELEMENTS
+
+
+def test_one_rank_gathers_nothing():
+    ledger = zero(3, data_parallel=1)
+    assert requested_bytes(ledger, Kind.GATHERED_PARAMETER, phase="forward") == 0
+
+
+def test_the_bucket_stands_at_stage_3_and_at_stage_2_in_the_backward_pass_alone():
+    assert requested_bytes(zero(3), Kind.COMMUNICATION) == BUCKET_BYTES
+    assert requested_bytes(zero(2), Kind.COMMUNICATION) == 0
+    assert requested_bytes(zero(2), Kind.COMMUNICATION, phase="backward") >= BUCKET_BYTES
+
+
+def test_gradients_of_stage_1_wait_whole_for_the_last_micro_batch():
+    ledger = zero(1, accumulation_steps=2)
+    assert requested_bytes(ledger, Kind.GRADIENT, phase="forward") == 2 * ELEMENTS
+
+
+def test_adapters_are_traced_with_recomputation_over_parts():
+    ledger = zero(3, method="lora", recompute="full")
+    # Parts of all that is frozen, and of the adapters beside it.
+    assert requested_bytes(ledger, Kind.PARAMETER) > 2 * PART
+
+
+def test_a_result_names_the_stand_in():
+    assert "stand-in for DeepSpeed's ZeRO stage 2" in traced_with(job(framework="deepspeed", zero_stage=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"precision": "fp32"}, "/training/precision"),
+        ({"states_on_host": True}, "/layout/offload"),
+        ({"activation_offload": True}, "/layout/offload"),
+        ({"optimizer": "muon"}, "/training/optimizer"),
+    ],
+)
+def test_what_is_not_traced_of_deepspeed_says_so(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        refuse_untraced_sharding(job(framework="deepspeed", **changes), find_stack("deepspeed"))
+    assert refusal.value.pointer == pointer

@@ -1,0 +1,48 @@
+import pytest
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.training.kernels.liger_jobs import liger_model_types, refuse_liger_kernels
+from plimsoll.service.worker.training.stack import find_stack
+from tests.service.worker.cases import config, job
+
+
+def check(kernels="fused", **changes):
+    wanted = job(**changes)
+    refuse_liger_kernels(wanted, find_stack(wanted.framework, kernels))
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "ddp", "fsdp2"])
+@pytest.mark.parametrize("model_type", liger_model_types())
+def test_the_families_that_liger_knows_are_traced(framework, model_type):
+    check(framework=framework, config=config(model_type=model_type))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"config": config(model_type="starcoder2")}, "/training/kernels"),
+        ({"framework": "fsdp2", "tensor_parallel": 2}, "/training/kernels"),
+        ({"framework": "fsdp2", "context_parallel": 2}, "/training/kernels"),
+        ({"framework": "fsdp2", "pipeline_parallel": 2}, "/training/kernels"),
+        ({"framework": "fsdp2", "recompute": "selective"}, "/layout/recompute"),
+        ({"config": config(model_type="granite"), "fused_cross_entropy": True}, "/layout/fused_cross_entropy"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_refused(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        check(**changes)
+    assert refusal.value.pointer == pointer
+
+
+def test_attention_s_own_recomputation_is_not_refused():
+    check(recompute="selective")
+
+
+def test_a_fused_loss_over_a_split_vocabulary_is_refused_without_the_kernels_too():
+    check(None, fused_cross_entropy=True)
+    with pytest.raises(NotYetAvailable, match="softmax within one rank"):
+        check(None, fused_cross_entropy=True, tensor_parallel=2)
+
+
+def test_without_the_kernels_their_limits_do_not_count():
+    check(None, framework="fsdp2", tensor_parallel=2, config=config(model_type="starcoder2"))

@@ -1,0 +1,73 @@
+"""Small models of families whose parts have other names, traced as Llama is; sizes of `cases`."""
+
+import pytest
+import torch
+
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.recording.patches import traceable_torch
+from plimsoll.service.worker.training.building import causal_model
+from plimsoll.service.worker.training.config_keys import depth_key, hidden_size, number_of_layers
+from plimsoll.service.worker.training.decoder_parts import (
+    decoder_layers,
+    has_tied_head,
+    head,
+    last_norm,
+    token_embedding,
+)
+from plimsoll.service.worker.training.kernels.attention import traced_attention
+from tests.service.worker.cases import config, requested_bytes, traced
+
+GPT_2 = {
+    "model_type": "gpt2", "vocab_size": 101, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32,
+}  # fmt: skip
+OPT = config(model_type="opt", ffn_dim=176, word_embed_proj_dim=64, tie_word_embeddings=True)
+OTHERS = [GPT_2, config(model_type="gpt_neox"), OPT, config(model_type="phi"), GPT_2 | {"model_type": "gpt_bigcode"}]
+
+
+@pytest.mark.parametrize("values", OTHERS, ids=lambda values: values["model_type"])
+def test_every_part_is_found_under_the_family_s_own_name(values):
+    with torch.device("meta"):
+        model = causal_model(values, dtype=torch.bfloat16)
+    assert len(decoder_layers(model)) == number_of_layers(values) == 2
+    assert token_embedding(model).weight.shape == head(model).weight.shape == (101, hidden_size(values))
+    assert last_norm(model).weight.shape == (64,)
+    assert has_tied_head(model) is (values["model_type"] in ("gpt2", "gpt_bigcode", "opt"))
+
+
+def test_a_config_tells_its_depth_by_its_own_name():
+    assert depth_key(GPT_2) == "n_layer"
+    assert depth_key(config()) == "num_hidden_layers"
+
+
+@pytest.mark.slow
+def test_adapters_stand_beside_matrices_with_the_input_s_features_first():
+    # c_attn is 64 x 192: A 4 x 64 and B 192 x 4 in fp32, of two layers.
+    lora = Lora(rank=4, target_modules=("c_attn",))
+    ledger = traced(config=GPT_2, framework="ddp", zero_stage=0, method="lora", lora=lora)
+    assert requested_bytes(ledger, Kind.GRADIENT) == 4 * 2 * 4 * (64 + 192)
+
+
+def test_dropout_keeps_a_mask_of_a_byte_an_element_as_on_cuda():
+    hidden = torch.ones(8, 64, dtype=torch.bfloat16, requires_grad=True)
+    kept = []
+    with traceable_torch(), torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, id):
+        torch.nn.functional.dropout(hidden, 0.1, training=True)
+    assert [(saved.dtype, saved.shape) for saved in kept] == [(torch.bool, hidden.shape)]
+
+
+@pytest.mark.parametrize(("probability", "training"), [(0.0, True), (0.1, False)])
+def test_dropout_that_drops_nothing_keeps_nothing(probability, training):
+    hidden = torch.ones(8, 64)
+    with traceable_torch():
+        assert torch.equal(torch.nn.functional.dropout(hidden, probability, training=training), hidden)
+
+
+def test_sinks_have_a_gradient_and_leave_the_output_as_it_is():
+    query, key, value = torch.randn(3, 1, 4, 8, 16, dtype=torch.bfloat16)
+    sinks = torch.zeros(4, dtype=torch.bfloat16, requires_grad=True)
+    plain, _ = traced_attention(torch.nn.Module(), query, key, value, None)
+    output, _ = traced_attention(torch.nn.Module(), query, key, value, None, s_aux=sinks)
+    output.sum().backward()
+    assert torch.equal(output, plain)
+    assert sinks.grad.shape == sinks.shape
