@@ -91,9 +91,3 @@ class KvState:
         if self.compressed is not None:
             return -(-self.compressed.elements_per_entry // self.compressed.tokens_per_entry)
         return self.heads * self.elements_per_head + self.latent_width + self.index_width
-
-    def local_elements_per_token(self, tensor_parallel: int) -> int:
-        """Return the same on one rank; heads fewer than the ranks are replicated, latents and entries always are."""
-        if self.compressed is not None:
-            return self.elements_per_token
-        return -(-self.heads // tensor_parallel) * self.elements_per_head + self.latent_width + self.index_width

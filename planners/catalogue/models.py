@@ -43,11 +43,6 @@ class CatalogueModel:
         """Return the format of the weights in the checkpoint asked for, None where its name says nothing of it."""
         return None if self.stored is None else self.stored.weights
 
-    @property
-    def stored_kv_cache(self) -> str | None:
-        """Return the format in which that checkpoint fixes the cache, None where it leaves it to the engine."""
-        return None if self.stored is None else self.stored.kv_cache
-
     def found_as(self, name: str) -> CatalogueModel:
         """Return the model as that one of its names means it."""
         stored = self.formats.get(name)

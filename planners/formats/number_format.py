@@ -83,7 +83,6 @@ def _floating(
     *,
     source: str,
     advice: str,
-    bias: int | None = None,
     largest: float | None = None,
     needs_loss_scaling: bool = False,
     stored_bits: int | None = None,
@@ -91,11 +90,11 @@ def _floating(
 ) -> NumberFormat:
     """Return a format of sign, exponent and fraction.
 
-    Where not given, the exponent's bias is IEEE 754's and its highest value is
+    The exponent's bias is IEEE 754's, and unless `largest` is given its highest value is
     kept for infinity. Digits are the significand's bits times log10(2).
     """
     bits = 1 + exponent_bits + fraction_bits
-    bias = 2 ** (exponent_bits - 1) - 1 if bias is None else bias
+    bias = 2 ** (exponent_bits - 1) - 1
     smallest_normal = 2.0 ** (1 - bias)
     return NumberFormat(
         name=name,

@@ -127,10 +127,10 @@ _ALL = (
 STORAGE_SCHEMES: Mapping[str, StorageScheme] = MappingProxyType({scheme.name: scheme for scheme in _ALL})
 
 
-def storage_scheme(name: str, *, pointer: str = "/scheme") -> StorageScheme:
+def storage_scheme(name: str) -> StorageScheme:
     """Return the scheme of that name; raises `UnknownName` and lists the near ones."""
     if name not in STORAGE_SCHEMES:
-        raise UnknownName(name, STORAGE_SCHEMES, pointer=pointer)
+        raise UnknownName(name, STORAGE_SCHEMES, pointer="/scheme")
     return STORAGE_SCHEMES[name]
 
 

@@ -2,7 +2,7 @@
 
 All arrays broadcast against those of `StageRows`; bytes unless the name says
 otherwise. Source of the FSDP2 buffers: closed forms checked against traces
-of FSDP2 with transformers (`profiles/fsdp2.toml`).
+of FSDP2 with transformers (docs/agreement.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec, Part, Weight
-from plimsoll.planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
+from plimsoll.planners.formats import number_format, storage_scheme, tensor_bytes
 from plimsoll.planners.formats.storage import ScaledOver
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.quantization.stacks import STACK_OF_SCHEME, inputs_are_last, matrix_shape
@@ -83,7 +83,7 @@ def scheme_settings(scheme: str, *, double_quantization: bool = False, block_siz
     storage = storage_scheme(scheme)
     if scheme in NOT_MADE:
         raise NotYetAvailable(f"{scheme} can be sized, not yet made. Use mxfp4 or nf4.", pointer="/scheme")
-    if not _has_scales(storage):
+    if not (storage.scale_bits or storage.tensor_scale_bytes):
         raise InvalidQuestion(f"{scheme} is a plain dtype: nothing is quantized.", pointer="/scheme")
     notes = []
     if double_quantization and not storage.can_nest_scales:
@@ -122,23 +122,7 @@ def skip_reason(weight: Weight, scheme: str) -> str | None:
     return STACK_OF_SCHEME[scheme].reason_to_leave(weight)
 
 
-def quantization_estimate(
-    spec: ModelSpec,
-    scheme: str,
-    *,
-    double_quantization: bool = False,
-    block_size: int | None = None,
-    original_dtype: str = "bf16",
-) -> QuantizationEstimate:
-    """Return the exact bytes of a model before and after quantization.
-
-    Raises what `scheme_settings` and `estimate_with` raise.
-    """
-    settings = scheme_settings(scheme, double_quantization=double_quantization, block_size=block_size)
-    return estimate_with(settings, spec, original_dtype=original_dtype)
-
-
-def estimate_with(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: str) -> QuantizationEstimate:
+def quantization_estimate(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: str) -> QuantizationEstimate:
     """Return the exact bytes of a model before and after quantization with these settings.
 
     A tied head has no weight of its own and counts once, as the embedding.
@@ -187,7 +171,7 @@ def bytes_by_scheme(spec: ModelSpec, *, original_dtype: str) -> dict[str, int]:
         for double_quantization in (False, True) if storage_scheme(scheme).can_nest_scales else (False,):
             settings = scheme_settings(scheme, double_quantization=double_quantization)
             name = f"{scheme}-double" if double_quantization else scheme
-            result[name] = estimate_with(settings, spec, original_dtype=original_dtype).quantized_bytes
+            result[name] = quantization_estimate(settings, spec, original_dtype=original_dtype).quantized_bytes
     return result
 
 
@@ -217,7 +201,3 @@ def _obstacle_to_writing(weight: Weight, settings: SchemeSettings) -> str | None
     if is_grouped and group_size is not None and columns % group_size:
         return f"has {columns} input features, which are no whole groups of {group_size}"
     return None
-
-
-def _has_scales(storage: StorageScheme) -> bool:
-    return bool(storage.scale_bits or storage.tensor_scale_bytes)

@@ -90,7 +90,7 @@ def _searched(
         for counts in gpu_counts(question):
             batch, others = _usual(question, jobs, counts, excluded, with_offload=with_offload, should_stop=should_stop)
             best = best_of(question, batch)
-            if best is not None and (_has_room(batch) or not only_room):
+            if best is not None and (any((pool.verdicts == FITS).any() for pool in batch) or not only_room):
                 for beyond in others:
                     best = faster(beyond, best, batch, should_stop)
             pools.extend(batch)
@@ -99,10 +99,6 @@ def _searched(
         if any(pool.fitting for pool in pools):
             break
     return pools
-
-
-def _has_room(pools: Sequence[Pool]) -> bool:
-    return any((pool.verdicts == FITS).any() for pool in pools)
 
 
 def _usual(

@@ -8,7 +8,7 @@ from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.plans import LeftOutStack, SearchedStacks
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.able import problems, what_none_has
-from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search
+from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 
 
 def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:
@@ -18,7 +18,7 @@ def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedSt
         searched=tuple(searched),
         unmeasured=tuple(name for name in searched if not load_profile(name).measured),
         left_out=tuple(
-            LeftOutStack(framework=profile.name, reason=_why_left_out(question, profile))
+            LeftOutStack(framework=profile.name, reason=next(iter(problems(question, profile).values()), NOT_NEEDED))
             for profile in profiles
             if profile.name not in searched
         ),
@@ -63,7 +63,3 @@ def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks) -> str:
 
 
 NOT_NEEDED = "No run of it is on record, and a measured stack has room."
-
-
-def _why_left_out(question: TrainingQuestion, profile: Profile) -> str:
-    return next(iter(problems(question, profile).values()), NOT_NEEDED)

@@ -133,7 +133,7 @@ class FirstDimension(_ByTensor):
         dim, length = tensor.cut_dim, tensor.shape[tensor.cut_dim]
         if dim and length % ranks:
             raise ImpossibleLayout(
-                f"FSDP2 cuts dimension {dim} evenly only: {length} of {tensor.shape} over {ranks} ranks.",
+                f"Dimension {dim} is cut evenly only: {length} of {tensor.shape} over {ranks} ranks.",
                 rule="shard-ranks-divide",
                 pointer="/layout/shard_group",
             )

@@ -7,7 +7,7 @@ key by key. A value is replaced whole, be it a list or a table within a table (b
 `states`, by precision: whoever states one of its keys states them all.
 
 `OWN` is never inherited, because it says where numbers come from: a stack states it itself, or is refused. Of another
-stack neither are `variants`, kernels that somebody looked at there, nor `is_textbook`.
+stack neither are `variants`, kernels that somebody looked at there, nor `is_textbook` and `aliases`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from plimsoll.planners.ground.data_files import overlaid, read_toml
 
 STACK, TIMING = "stack", "timing"
 OWN: Mapping[str, frozenset[str]] = {
-    STACK: frozenset({"title", "measured", "sources", "versions", "band"}),
+    STACK: frozenset({"title", "listed", "measured", "sources", "versions", "band"}),
     TIMING: frozenset({"measured", "provenance", "low", "high", "expert_low", "expert_high"}),
 }
-NEVER_INHERITED = frozenset({"variants", "is_textbook"})
+NEVER_INHERITED = frozenset({"aliases", "variants", "is_textbook"})
 REPLACED_WHOLE = frozenset({"states"})
 
 
@@ -38,6 +38,17 @@ class StackFolders:
         """Return the names of the stacks, sorted: those of the folders, with `-` for `_`."""
         folders = (each for each in self.root.iterdir() if (each / f"{STACK}.toml").is_file())
         return tuple(sorted(folder.name.replace("_", "-") for folder in folders))
+
+    def offered(self) -> tuple[str, ...]:
+        """Return the names of the stacks in the order in which a request lists them."""
+        return tuple(sorted(self.names(), key=lambda name: int(self._own(name, STACK)["listed"])))
+
+    def names_meant(self) -> Mapping[str, tuple[str, ...]]:
+        """Return by each name that people call stacks by those that it means, the measured ones first."""
+        own = {name: self._own(name, STACK) for name in self.names()}
+        order = sorted(own, key=lambda name: not own[name]["measured"])
+        aliases = dict.fromkeys(alias for name in order for alias in own[name].get("aliases", ()))
+        return {alias: tuple(name for name in order if alias in own[name].get("aliases", ())) for alias in aliases}
 
     def table(self, name: str, kind: str) -> dict[str, Any]:
         """Return what a stack's file of a kind says, with what it inherits.

@@ -59,9 +59,10 @@ PARTS_OF_SOME: Mapping[str, type] = {"fp8": Fp8Storage, "run_ahead": RunAhead, "
 class Profile:
     """One training stack's memory behaviour and abilities, with its sources.
 
-    `versions` are the releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which
-    no program runs. `kernel_choices` are the ways of running the model's operations that the file
-    tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
+    `listed` is its place where stacks are offered, `aliases` are what people call it besides. `versions` are the
+    releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which no program runs
+    and which count no tensors at work in the backward pass. `kernel_choices` are the ways of running the model's
+    operations that the file tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
     bits, `run_ahead` where it was not looked for, `zero` where no engine reduces in buckets of its own.
     `sums_wider_gradients_apart` marks a stack that adds gradients up in a copy of their own where they are wider than
     the model's. `unties_head` marks a
@@ -73,6 +74,8 @@ class Profile:
 
     name: str
     title: str
+    listed: int
+    aliases: tuple[str, ...]
     measured: bool
     sources: tuple[str, ...]
     versions: Mapping[str, str]

@@ -9,11 +9,10 @@ from pathlib import PurePosixPath
 
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.engines.engine import serving_launch
+from plimsoll.service.engines.engine import serving_launch, started_programs
 from plimsoll.service.engines.nodes import is_given_others_address
 from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
-from plimsoll.service.workloads.commands.shell import programs
 from plimsoll.service.workloads.objects.gpus import (
     GpuDemand,
     claims_devices,
@@ -78,7 +77,7 @@ class Lane:
         cohort = 0
         texts = (*container.command, *container.args, *container.files.values())
         names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
-        for program in programs(container):
+        for program in started_programs(container):
             words, container = program.words, program.container
             if PurePosixPath(words[0]).name in ENDING:
                 cohort += 1

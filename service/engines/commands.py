@@ -12,7 +12,7 @@ from plimsoll.service.engines.nodes import nodes_of, other_options
 from plimsoll.service.engines.quantization import asked_quantization
 from plimsoll.service.engines.rules import broken_rules, unchecked_rules, waived_rules
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments, read_flags
-from plimsoll.service.workloads.commands.images import known_image
+from plimsoll.service.workloads.commands.images import is_one_of
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.commands.option_files import OptionsFileNotRead, option_words
 from plimsoll.service.workloads.objects.pods import Container
@@ -134,7 +134,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         memory_saving=tuple(sorted(command.memory_saving & others)),
         quantization=asked_quantization(model, read),
         unsaid=too_old,
-        unchecked=unchecked_rules(container, is_own_image=_is_own_image(command, container.image))
+        unchecked=unchecked_rules(container, is_own_image=is_one_of(container.image, command.images))
         | waived_rules(command, read),
     )
 
@@ -206,13 +206,9 @@ def _too_old(engine: str, version: Mapping[str, str]) -> str:
     return f"{engine} {stated} is older than the versions that are known here, {oldest} to {newest}"
 
 
-def _is_own_image(command: EngineCommand, image: str) -> bool:
-    return bool(known_image(image, dict.fromkeys(command.images, True)))
-
-
 def _engine_version(command: EngineCommand, image: str) -> dict[str, str]:
     """Return the version that an engine's own image carries in its tag, as "0.19.1"; nothing where it carries none."""
-    if not _is_own_image(command, image):
+    if not is_one_of(image, command.images):
         return {}
     match = VERSION_TAG.match(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
     return {"engine_version": match[1]} if match else {}

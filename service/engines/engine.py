@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,9 +16,15 @@ from plimsoll.service.launch.checkpoint import Checkpoint
 from plimsoll.service.launch.serving import Server
 from plimsoll.service.workloads.commands.flags import Flag
 from plimsoll.service.workloads.commands.launches import Read
+from plimsoll.service.workloads.commands.shell import programs
+from plimsoll.service.workloads.commands.shell_statements import Program
 from plimsoll.service.workloads.objects.pods import Container, PodGroup
 
 ObjectReader: TypeAlias = Callable[[Mapping[str, Any]], tuple[PodGroup, ...]]
+
+
+def _starts_nothing(_image: str) -> tuple[str, ...]:
+    return ()
 
 
 def _none_on_loading(_version: str) -> Mapping[str, str]:
@@ -30,7 +36,8 @@ class Engine:
     """An engine by the name that plans call it.
 
     `server` is the program that serves its plans, and `arguments` what they are besides a
-    command's. `read` reads the server's commands, whose options stand in `flags`, and
+    command's. `read` reads the server's commands, whose options stand in `flags`; `entrypoint` has the words that an
+    image is known to start where nobody says any, `launchers` the programs that stand before the server's, and
     `objects` are Kubernetes' kinds (by group and kind) that start nothing else. A person
     makes the changes of an advice by the options of the fields in `changes`; what is
     quantized `on_loading`, by a version, and formats of the cache have the engine's names.
@@ -44,6 +51,8 @@ class Engine:
     flags: tuple[Flag, ...]
     changes: Mapping[str, str]
     arguments: Callable[[Checkpoint, ServingPlan], Mapping[str, Any]] | None = None
+    entrypoint: Callable[[str], tuple[str, ...]] = _starts_nothing
+    launchers: tuple[str, ...] = ()
     objects: Mapping[tuple[str, str], ObjectReader] = field(default_factory=dict)
     on_loading: Callable[[str], Mapping[str, str]] = _none_on_loading
     cache_names: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +84,15 @@ def engines() -> Mapping[str, Engine]:
     names = (f"{__package__}.{folder}.engine" for folder in folders)
     found = (importlib.import_module(name).ENGINE for name in names if importlib.util.find_spec(name))
     return {engine.name: engine for engine in found}
+
+
+def started_programs(container: Container) -> Iterator[Program]:
+    """Yield each program that a container starts: by its command, or where it has none by what its image starts."""
+    if not container.command:
+        entered = (engine.entrypoint(container.image) for engine in engines().values())
+        container = replace(container, command=next(filter(None, entered), ()))
+    launchers = frozenset(launcher for engine in engines().values() for launcher in engine.launchers)
+    return programs(container, launchers=launchers)
 
 
 def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Read | None:

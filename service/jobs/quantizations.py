@@ -13,7 +13,7 @@ from plimsoll.planners.quantization.planning import (
     ORIGINAL_DTYPES,
     QuantizationEstimate,
     check_writable,
-    estimate_with,
+    quantization_estimate,
     scheme_settings,
 )
 from plimsoll.service.checkpoints.comparison import checkpoint_report
@@ -68,7 +68,7 @@ class QuantizationSizer:
         if request.output is not None:
             self._output(request.output)
             check_writable(settings, model.spec)
-        return model, estimate_with(settings, model.spec, original_dtype=dtype)
+        return model, quantization_estimate(settings, model.spec, original_dtype=dtype)
 
     def job_request(self, request: QuantizeRequest, model: ResolvedModel) -> dict[str, Any]:
         """Return what the worker is told; raises what `estimated` raises of paths."""

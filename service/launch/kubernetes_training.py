@@ -41,12 +41,11 @@ class _Job:
     nodes: int
     gpus_per_pod: int
     placement: Placement
-    script: Sequence[str]
 
     def torchrun(self, *arguments: str) -> list[str]:
         """Return the command of one pod."""
         each = (f"--nnodes={self.nodes}", f"--nproc-per-node={self.gpus_per_pod}")
-        return ["torchrun", *each, *arguments, *self.script]
+        return ["torchrun", *each, *arguments, *SCRIPT]
 
     def pod(self, words: Sequence[str], *, container: str = "train") -> dict[str, Any]:
         """Return a pod's spec that runs the words once."""
@@ -54,9 +53,7 @@ class _Job:
         return pod_spec(gpu_container(container, IMAGE, words, gpu=gpu, gpus=self.gpus_per_pod), gpu)
 
 
-def training_manifests(
-    model_name: str, layout: Layout, hardware: Hardware, placement: Placement, *, script: Sequence[str] = SCRIPT
-) -> dict[str, str]:
+def training_manifests(model_name: str, layout: Layout, hardware: Hardware, placement: Placement) -> dict[str, str]:
     """Return the manifests of a training plan by name, none where its GPUs cannot be dealt out evenly over nodes."""
     gpus_per_pod = min(layout.gpus, hardware.gpus_per_node)
     if layout.gpus % gpus_per_pod:
@@ -66,7 +63,6 @@ def training_manifests(
         nodes=layout.gpus // gpus_per_pod,
         gpus_per_pod=gpus_per_pod,
         placement=placement,
-        script=script,
     )
     return {name: YOURS + yaml_text(manifest_of(job)) for name, manifest_of in MANIFESTS.items()}
 
@@ -86,7 +82,7 @@ def _train_job(job: _Job) -> dict[str, Any]:
         "runtimeRef": TORCH_RUNTIME,
         "trainer": {
             "image": IMAGE,
-            "command": ["torchrun", *job.script],
+            "command": ["torchrun", *SCRIPT],
             "numNodes": job.nodes,
             "numProcPerNode": job.gpus_per_pod,
             "resourcesPerNode": {"limits": {gpu_resource(gpu): job.gpus_per_pod}},

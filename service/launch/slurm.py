@@ -5,8 +5,6 @@ Source: Slurm's sbatch and srun (SLURM_JOB_NODELIST, SLURM_JOB_ID); scontrol exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.kubernetes import workload_name
@@ -14,9 +12,7 @@ from plimsoll.service.launch.kubernetes_training import MEETING_PORT, SCRIPT
 from plimsoll.service.launch.words import shell_text
 
 
-def slurm_script(
-    model_name: str, layout: Layout, hardware: Hardware, plan_id: str, *, script: Sequence[str] = SCRIPT
-) -> str | None:
+def slurm_script(model_name: str, layout: Layout, hardware: Hardware, plan_id: str) -> str | None:
     """Return the script for `sbatch`, None where the GPUs cannot be dealt out evenly over nodes."""
     gpus_per_node = min(layout.gpus, hardware.gpus_per_node)
     if layout.gpus % gpus_per_node:
@@ -38,6 +34,6 @@ def slurm_script(
         "#SBATCH --exclusive",
         "set -euo pipefail",
         'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"srun {' '.join(words + meeting)} {shell_text(script)}",
+        f"srun {' '.join(words + meeting)} {shell_text(SCRIPT)}",
     ]
     return "\n".join(lines)

@@ -7,34 +7,25 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.learned import Learned, Ranks
+from plimsoll.planners.serving.engines.engine import engine_named
 from plimsoll.planners.serving.lessons import MeasuredStart, PlannedStart
 from plimsoll.planners.serving.releases.profile import engine_profile, minor_version
 from plimsoll.planners.serving.startup_log import LOG_POINTER, StartupLog
 from plimsoll.service.persistence.records import StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body
 
-# Quantities of a report, and what a log calls them.
-OF_LOG: Mapping[str, str] = {
-    "weights_bytes": "weights_bytes",
-    "activations_bytes": "activations_bytes",
-    "runtime_bytes": "runtime_bytes",
-    "cuda_graphs_bytes": "cuda_graphs_bytes",
-    "kv_available_bytes": "kv_available_bytes",
-    "kv_tokens": "kv_tokens",
-    "kv_blocks": "kv_blocks",
-    "kv_max_concurrency": "kv_max_concurrency",
-}
+# What a log measures, under the names in which runs are reported.
+QUANTITIES = (
+    "weights_bytes", "activations_bytes", "runtime_bytes", "cuda_graphs_bytes", "kv_available_bytes", "kv_tokens",
+    "kv_blocks", "kv_max_concurrency",
+)  # fmt: skip
 # A utilization is printed with two digits.
 PRINTED_FRACTION = 0.005
 
 
 def logged_quantities(log: StartupLog) -> dict[str, int | float]:
-    """Return what a log measured, under the names in which runs are reported.
-
-    SGLang profiles nothing and its graphs lie within what its fraction leaves free.
-    """
-    found = {quantity: getattr(log, name) for quantity, name in OF_LOG.items()}
-    return {quantity: value for quantity, value in found.items() if value is not None}
+    """Return what a log measured, under the names in which runs are reported."""
+    return {quantity: value for quantity in QUANTITIES if (value := getattr(log, quantity)) is not None}
 
 
 def serving_predictions(planned: Mapping[str, Any]) -> dict[str, float | None]:
@@ -126,17 +117,17 @@ def plan_gpu(plan: StoredPlan) -> Mapping[str, Any]:
 
 
 def measured_start(engine: str, measured: Mapping[str, int | float]) -> MeasuredStart:
-    """Return what was measured, as the planner learns from it; SGLang's activations are what it leaves free."""
+    """Return what was measured, as the planner learns from it; nothing of what the engine does not tell apart."""
 
     def whole(name: str) -> int | None:
         return None if name not in measured else round(measured[name])
 
-    is_profiled = engine == "vllm"
+    is_apart = engine_named(engine).measures_apart
     return MeasuredStart(
         weights_bytes=whole("weights_bytes"),
-        activations_bytes=whole("activations_bytes") if is_profiled else None,
-        runtime_bytes=whole("runtime_bytes") if is_profiled else None,
-        cuda_graphs_bytes=whole("cuda_graphs_bytes") if is_profiled else None,
+        activations_bytes=whole("activations_bytes") if is_apart else None,
+        runtime_bytes=whole("runtime_bytes") if is_apart else None,
+        cuda_graphs_bytes=whole("cuda_graphs_bytes") if is_apart else None,
         available_bytes=whole("kv_available_bytes"),
         ttft_seconds=measured.get("ttft_seconds"),
         tpot_seconds=measured.get("tpot_seconds"),

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from plimsoll.planners.stacks.folders import shipped
+
 # Of difflib: `bf16-mixd` is 0.95 like `bf16-mixed`, and `lamb` 0.5 like `adamw`.
 MISSPELT = 0.75
 SIZES = re.compile(r"(_model)?(_parallel)?_(size|degree)$")
@@ -55,14 +57,6 @@ EXPLAINED: Mapping[str, str] = {
     ),
 }
 VALUES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("torchtitan", "titan", "fsdp"), ("fsdp2",)),
-    **dict.fromkeys(("transformers", "huggingface", "hf", "trainer", "trl", "peft", "axolotl"), ("accelerate",)),
-    "llama-factory": ("accelerate",),
-    **dict.fromkeys(("megatron-lm", "megatron-core", "megatron-bridge", "mcore", "nemo"), ("megatron",)),
-    **dict.fromkeys(("llm-foundry", "mosaicml"), ("composer",)),
-    "mosaic": ("composer",),
-    **dict.fromkeys(("pytorch", "torch"), ("fsdp2", "ddp")),
-    "dlrover": ("atorch",),
     **dict.fromkeys(("adam", "adamw-torch", "adamw-torch-fused", "adamw-hf", "fused-adam"), ("adamw",)),
     **dict.fromkeys(("adam-8bit", "adam8bit", "adamw8bit", "adamw-bnb-8bit"), ("adamw-8bit",)),
     "paged-adamw-32bit": ("paged-adamw",),
@@ -90,6 +84,7 @@ def value_meant(given: object, expected: str) -> str:
     if not isinstance(given, str):
         return ""
     known, name = QUOTED.findall(expected), re.sub(r"[_\s]", "-", given.strip().lower())
-    meant = [value for value in (name, *VALUES.get(name, ())) if value in known]
+    called_so = (*VALUES.get(name, ()), *shipped().names_meant().get(name, ()))
+    meant = [value for value in (name, *called_so) if value in known]
     meant = meant or get_close_matches(name[:100], known, 1, MISSPELT)
     return f" Did you mean {' or '.join(repr(value) for value in meant)}?" if meant else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
@@ -38,6 +38,7 @@ from plimsoll.planners.questions import (
     Resilience,
     TrainingQuestion,
 )
+from plimsoll.planners.stacks.folders import shipped
 from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 from plimsoll.service.requests.hardware import HardwareRequest
 from plimsoll.service.requests.models import ModelRef
@@ -60,13 +61,13 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
-# The folders of `planners/stacks`, in the order in which they are offered.
-Stack: TypeAlias = Literal[
-    "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune", "litgpt",
-    "nanotron", "composer", "atorch",
-]  # fmt: skip
-Framework: TypeAlias = Literal["any", Stack]
 ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
+if TYPE_CHECKING:
+    Stack: TypeAlias = str
+    Framework: TypeAlias = str
+else:
+    Stack = Literal[shipped().offered()]
+    Framework = Literal["any", Stack]
 
 MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536

@@ -26,8 +26,7 @@ GENERAL_SERVICE = (
 
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    # FSDP is PyTorch's way of cutting weights, too, whichever stack takes it.
-    ("planners", tuple(name for name in STACKS if name != "fsdp"), r"^planners/(stacks/\w+|serving|families)/"),
+    ("planners", STACKS, r"^planners/(stacks/\w+|serving|families)/"),
     ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
     # Placement and formats cite the engines whose code they were read in; models are described as a library has them.
     (
@@ -38,8 +37,8 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "service",
         (*STACKS, *ENGINES),
-        # What a request enumerates, and what images start, are to be asked of records, too.
-        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/(?:images|launch_prefixes)\.)",
+        # An example names a stack, a field's help whose it is, and `deepspeed` is a field of TrainingArguments, too.
+        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/(?:examples|serving|foreign_names)\.)",
     ),
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )

@@ -28,7 +28,8 @@ class Engine:
 
     `cache` lays a rank's cache out, and `compressed_cache` that of models whose entries stand for several tokens, None
     where such are not sized. `budget` is what a stage leaves of a card of so many bytes, and `offset_bytes` the same
-    rule solved for what lies outside torch. With `plans_work_apart` the working memory is no part of the share that
+    rule solved for what lies outside torch; its start-up measures working memory, CUDA graphs and that apart where it
+    `measures_apart`. With `plans_work_apart` the working memory is no part of the share that
     the engine takes, so that a larger share is known to leave room for it. `memory_note` says how to read the account.
     """
 
@@ -39,6 +40,7 @@ class Engine:
     plans_work_apart: bool
     memory_note: str
     startup_log: LogLines | None = None
+    measures_apart: bool = False
 
 
 @cache

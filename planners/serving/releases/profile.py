@@ -24,11 +24,10 @@ from plimsoll.planners.serving.releases.rules import (
     TokenPoolRules,
     TokensWording,
 )
-from plimsoll.planners.serving.releases.tables import known_engines, read_beside, read_table
+from plimsoll.planners.serving.releases.tables import known_engines, read_efficiency, read_table
 
 # Stands in a list of model types for all of them.
 ANY = "any"
-EFFICIENCY = "efficiency.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +191,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         merged = overlaid(merged, {**revision, "batch_tiers": _tiers(merged.get("batch_tiers", ()), revision)})
     del merged["from"], merged["source"]
     reserve, non_torch = merged.pop("reserve_mib", None), merged.pop("non_torch_gib")
-    speed = read_beside(engine, EFFICIENCY)
+    speed = read_efficiency(engine)
     return record(
         EngineProfile,
         {
@@ -210,7 +209,9 @@ def _profile(engine: str, version: str) -> EngineProfile:
             "timed_as": None if speed is None else speed["timed_as"],
             "degrees": record(DegreeRules, table["degrees"]),
             "reserve": None if reserve is None else record(Reserve, reserve),
-            "non_torch": _non_torch(non_torch),
+            "non_torch": NonTorchMemory(
+                **{f"{ranks}_bytes": round(amount * GIB) for ranks, amount in non_torch.items()}
+            ),
         },
     )
 
@@ -219,10 +220,6 @@ def _tiers(before: Sequence[Mapping[str, Any]], revision: Mapping[str, Any]) -> 
     """Return the batch tiers with those of a revision in place of the ones for as much memory, the largest first."""
     tiers = {tier["memory_gib"]: tier for tier in (*before, *revision.get("batch_tiers", ()))}
     return [tiers[memory] for memory in sorted(tiers, reverse=True)]
-
-
-def _non_torch(gib: Mapping[str, float]) -> NonTorchMemory:
-    return NonTorchMemory(**{f"{ranks}_bytes": round(amount * GIB) for ranks, amount in gib.items()})
 
 
 def _order(version: str) -> tuple[int, ...]:

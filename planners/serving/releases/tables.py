@@ -11,7 +11,7 @@ from typing import Any
 from plimsoll.planners.ground.data_files import overlaid, read_toml
 
 ENGINES_FOLDER = Path(__file__).parents[1] / "engines"
-TABLE, DEFAULTS = "engine.toml", "defaults.toml"
+TABLE, EFFICIENCY, DEFAULTS = "engine.toml", "efficiency.toml", "defaults.toml"
 
 
 @cache
@@ -37,7 +37,7 @@ def read_table(engine: str) -> Mapping[str, Any]:
     return MappingProxyType({**inherited, **own, "revision": [overlaid(defaults["revision"], first), *later]})
 
 
-def read_beside(engine: str, name: str) -> Mapping[str, Any] | None:
-    """Return another data file of an engine's folder, None where it has none."""
-    path = engine_folders()[engine] / name
+def read_efficiency(engine: str) -> Mapping[str, Any] | None:
+    """Return an engine's fitted weights, None where its speed is not described."""
+    path = engine_folders()[engine] / EFFICIENCY
     return read_toml(path) if path.is_file() else None

@@ -22,8 +22,7 @@ from functools import cache
 from typing import Any
 
 from plimsoll.planners.ground.hardware import SiteEfficiency
-from plimsoll.planners.serving.releases.profile import EFFICIENCY
-from plimsoll.planners.serving.releases.tables import known_engines, read_beside
+from plimsoll.planners.serving.releases.tables import known_engines, read_efficiency
 
 # Which terms of a step a site's factor multiplies, by what they wait for; a prompt's all wait alike.
 STEP_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -71,7 +70,7 @@ class Efficiency:
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
-    tables = (read_beside(engine, EFFICIENCY) for engine in known_engines())
+    tables = (read_efficiency(engine) for engine in known_engines())
     return {table["timed_as"]: table for table in tables if table is not None}
 
 

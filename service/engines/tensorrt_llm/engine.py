@@ -17,6 +17,7 @@ ENGINE = Engine(
     server=SERVER,
     read=engine_reader(TENSORRT_LLM),
     flags=FLAGS,
+    launchers=("trtllm-llmapi-launch",),
     changes={
         "layout.tensor_parallel": "tensor_parallel",
         "layout.pipeline_parallel": "pipeline_parallel",

@@ -7,16 +7,19 @@ server/text_generation_server/models/custom_modeling/flash_*_modeling.py.
 from __future__ import annotations
 
 from plimsoll.service.engines.engine import Engine
-from plimsoll.service.engines.tgi.command import tgi_launch
+from plimsoll.service.engines.tgi.command import PROGRAM, tgi_launch
 from plimsoll.service.engines.tgi.flags import FLAGS
 from plimsoll.service.engines.tgi.launch import ON_LOADING, SERVER
 from plimsoll.service.engines.transformers.launch import from_pretrained_arguments
+from plimsoll.service.workloads.commands.images import image_name
 
 ENGINE = Engine(
     name="transformers",
     server=SERVER,
     read=tgi_launch,
     flags=FLAGS,
+    # Clouds publish the launcher's image under names of their own, which hold its name.
+    entrypoint=lambda image: (PROGRAM,) if "text-generation-inference" in image_name(image) else (),
     arguments=from_pretrained_arguments,
     changes={
         "layout.tensor_parallel": "tensor_parallel",

@@ -28,6 +28,8 @@ def _layout(read: Arguments) -> dict[str, int]:
     return layout
 
 
+# vLLM's own, and the production stack's build of them (docker/Dockerfile of LMCache).
+STARTING_IMAGES = frozenset({"vllm/vllm-openai", "vllm/vllm-openai-rocm", "lmcache/vllm-openai"})
 VLLM = EngineCommand(
     program="vllm",
     engine="vllm",

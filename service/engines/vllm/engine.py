@@ -12,17 +12,19 @@ from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.engines.commands import engine_reader
 from plimsoll.service.engines.engine import Engine
-from plimsoll.service.engines.vllm.command import HUGGING_FACE_SERVER, VLLM
+from plimsoll.service.engines.vllm.command import HUGGING_FACE_SERVER, STARTING_IMAGES, VLLM
 from plimsoll.service.engines.vllm.flags import FLAGS
 from plimsoll.service.engines.vllm.kserve import llm_inference_service
 from plimsoll.service.engines.vllm.launch import SERVER, on_loading
 from plimsoll.service.engines.vllm.ray_serve import ray_service
+from plimsoll.service.workloads.commands.images import is_one_of
 
 ENGINE = Engine(
     name="vllm",
     server=SERVER,
     read=engine_reader(VLLM, HUGGING_FACE_SERVER),
     flags=FLAGS,
+    entrypoint=lambda image: VLLM.starts[0] if is_one_of(image, STARTING_IMAGES) else (),
     objects={
         ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
         ("ray.io", "RayService"): ray_service,

@@ -19,7 +19,7 @@ from plimsoll.planners.quantization.planning import (
     QuantizationEstimate,
     bytes_by_scheme,
     check_writable,
-    estimate_with,
+    quantization_estimate,
     scheme_settings,
 )
 from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
@@ -195,7 +195,7 @@ class _Job:
     def _estimate(self) -> QuantizationEstimate:
         dtypes = [tensor.dtype for tensor in self._source.tensors if tensor.reason is None] or [RANDOM_DTYPE]
         commonest = max(READ_DTYPES, key=dtypes.count)
-        return estimate_with(self._settings, self._spec, original_dtype=DTYPE_NAMES[commonest])
+        return quantization_estimate(self._settings, self._spec, original_dtype=DTYPE_NAMES[commonest])
 
     def _source_folder(self) -> Path | None:
         weights = self._request.get("weights", "random")

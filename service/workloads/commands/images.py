@@ -1,39 +1,15 @@
-"""What an image starts where the object names no command, by the image's name."""
+"""Images by their names, whatever registry or mirror they come from."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TypeVar
-
-from plimsoll.service.workloads.objects.pods import Container
-
-# By the image's name without registry and tag.
-ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
-    "vllm/vllm-openai": ("vllm", "serve"),
-    "vllm/vllm-openai-rocm": ("vllm", "serve"),
-    # The production stack's build of vLLM's image (docker/Dockerfile of LMCache).
-    "lmcache/vllm-openai": ("vllm", "serve"),
-}
-# Clouds publish the launcher's image under names of their own, which hold its name.
-TGI_IMAGE, TGI_ENTRYPOINT = "text-generation-inference", ("text-generation-launcher",)
-Value = TypeVar("Value")
+from collections.abc import Collection
 
 
-def entrypoint(container: Container) -> tuple[str, ...]:
-    """Return the words that a container starts with: its command, or what its image is known to start."""
-    if container.command:
-        return container.command
-    if TGI_IMAGE in image_name(container.image):
-        return TGI_ENTRYPOINT
-    return known_image(container.image, ENTRYPOINTS) or ()
-
-
-def known_image(image: str, table: Mapping[str, Value]) -> Value | None:
-    """Return what a table says of an image by its name, which a mirror puts folders of its own in front of."""
+def is_one_of(image: str, names: Collection[str]) -> bool:
+    """Return whether an image has one of the names, which a mirror puts folders of its own in front of."""
     parts = image_name(image).split("/")
-    names = ("/".join(parts[place:]) for place in range(len(parts) - 1))
-    return next((table[name] for name in names if name in table), None)
+    return any("/".join(parts[place:]) in names for place in range(len(parts) - 1))
 
 
 def image_name(image: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
 # Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.
 PREFIXES = (
     "exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init",
-    "nvidia_entrypoint.sh", "trtllm-llmapi-launch", "--",
+    "nvidia_entrypoint.sh", "--",
 )  # fmt: skip
 # Those that take a word of their own after their options: how long a program may run, or where.
 PREFIXES_WITH_A_WORD = ("timeout", "taskset", "chrt")
@@ -27,7 +27,7 @@ RUNNERS = frozenset({("uv", "run"), ("poetry", "run"), ("pixi", "run")})
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
-def without_prefixes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def without_prefixes(words: Sequence[str], launchers: Collection[str] = ()) -> tuple[list[str], dict[str, str]]:
     """Return the words from the program on, and the variables that it is started with."""
     rest, assigned = list(words), dict[str, str]()
     is_prefixed = False
@@ -36,7 +36,7 @@ def without_prefixes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         assignment = ASSIGNMENT.fullmatch(rest[0])
         if is_prefixed and assignment is not None:
             assigned[assignment[1]] = assignment[2]
-        elif name in PREFIXES:
+        elif name in PREFIXES or name in launchers:
             is_prefixed = True
         elif name in PREFIXES_WITH_A_WORD:
             rest, is_prefixed = [rest[0], *_after_first_word(rest[1:])], True

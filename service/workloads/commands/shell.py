@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import PurePosixPath
 from typing import Literal
 
-from plimsoll.service.workloads.commands.images import entrypoint
 from plimsoll.service.workloads.commands.launch_prefixes import mpi_processes, without_prefixes
 from plimsoll.service.workloads.commands.option_files import file_text
 from plimsoll.service.workloads.commands.shell_statements import Flow, Function, Program, Statements, System
@@ -31,15 +30,15 @@ MOST_COMMANDS = 100
 CHARACTERS_OF_A_NODE = 10
 
 
-def programs(container: Container) -> Iterator[Program]:
-    """Yield each program that a container starts, in order.
+def programs(container: Container, *, launchers: Collection[str] = ()) -> Iterator[Program]:
+    """Yield each program that a container starts, in order; `launchers` start the program behind them unchanged.
 
     Shell text is read as bash reads it, what stands before programs (`exec`, `env`) is dropped, and variables are
     replaced where the container or the text itself writes their value; others stand as they are written. Scripts are
     opened that a ConfigMap holds or the text wrote. What cannot be read ends its text.
     """
-    words = [_kubernetes_expanded(word, container.env) for word in (*entrypoint(container), *container.args)]
-    shell = Shell(variables=Variables(container.env), system=System(container=container))
+    words = [_kubernetes_expanded(word, container.env) for word in (*container.command, *container.args)]
+    shell = Shell(variables=Variables(container.env), system=System(container=container, launchers=launchers))
     yield from islice(shell.run(words, Flow()), MOST_COMMANDS)
 
 
@@ -66,7 +65,7 @@ class Shell:
 
     def run(self, words: Sequence[str], flow: Flow, env: Mapping[str, str] | None = None) -> Iterator[Program]:
         """Yield what a command starts: a program, or what a function, a script or a text does in its place."""
-        program, assigned = without_prefixes(words)
+        program, assigned = without_prefixes(words, self.system.launchers)
         if not program:
             return
         if program[0] in self.functions:

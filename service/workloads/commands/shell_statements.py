@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -63,9 +63,10 @@ class Flow:
 
 @dataclass(slots=True)
 class System:
-    """What all shells of a container share: its files, and how much more of their texts is read."""
+    """What all shells of a container share: its files, launchers, and how much more of their texts is read."""
 
     container: Container
+    launchers: Collection[str] = ()
     nodes_left: int = MOST_NODES
     nested: int = 0
 

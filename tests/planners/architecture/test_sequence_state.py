@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from plimsoll.planners.architecture import CompressedState, KvKind, KvState
 
@@ -15,16 +13,6 @@ def state(heads: int = 8, head_dim: int = 128) -> KvState:
 
 def test_a_token_adds_a_key_and_a_value_for_each_head() -> None:
     assert state().elements_per_token == 2 * 8 * 128
-
-
-@pytest.mark.parametrize(("ranks", "heads"), [(1, 8), (2, 4), (4, 2), (8, 1), (16, 1)])
-def test_heads_fewer_than_the_ranks_are_replicated(ranks: int, heads: int) -> None:
-    assert state().local_elements_per_token(ranks) == 2 * heads * 128
-
-
-@given(st.integers(1, 128), st.integers(1, 128))
-def test_the_ranks_together_hold_the_whole_cache(heads: int, ranks: int) -> None:
-    assert ranks * state(heads).local_elements_per_token(ranks) >= state(heads).elements_per_token
 
 
 def test_grouped_heads_scale_the_cache_by_their_share() -> None:
@@ -41,7 +29,3 @@ def compressed(tokens_per_entry: int) -> KvState:
 def test_a_compressed_cache_grows_by_a_share_of_an_entry_rounded_up(tokens_per_entry: int, elements: int) -> None:
     # An entry with its index: 512 + 128 = 640 elements; what the window holds does not grow.
     assert compressed(tokens_per_entry).elements_per_token == elements
-
-
-def test_a_compressed_cache_is_whole_on_every_rank() -> None:
-    assert compressed(4).local_elements_per_token(8) == compressed(4).elements_per_token == 160

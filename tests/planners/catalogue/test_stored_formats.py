@@ -40,13 +40,13 @@ WORDS = {"fp8": "fp8", "nvfp4": "nvfp4", "w4a16": "int4", "w8a8": "int8"}
 def test_a_reupload_carries_its_formats(name: str, model: str, stored: StoredFormats) -> None:
     found = catalogue().model(name)
     assert (found.id, found.stored) == (model, stored)
-    assert (found.stored_weights, found.stored_kv_cache) == (stored.weights, stored.kv_cache)
+    assert found.stored_weights == stored.weights
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"])
 def test_a_models_own_names_say_nothing_of_formats(name: str) -> None:
     found = catalogue().model(name)
-    assert (found.stored, found.stored_weights, found.stored_kv_cache) == (None, None, None)
+    assert (found.stored, found.stored_weights) == (None, None)
 
 
 def test_a_reupload_is_its_model_in_all_else() -> None:

@@ -29,13 +29,17 @@ def spec(config=LLAMA_8B, **changes):
     return describe_config({**config, **changes}, name="test")
 
 
+def estimated(model, scheme, *, original_dtype="bf16", **options):
+    return quantization_estimate(scheme_settings(scheme, **options), model, original_dtype=original_dtype)
+
+
 def matrix(**changes):
     base = {"name": "x.weight", "shape": (8, 4), "part": Part.FEED_FORWARD, "is_linear": True}
     return Weight(**{**base, **changes})
 
 
 def test_llama_8b_in_nf4_keeps_embedding_head_and_norms():
-    estimate = quantization_estimate(spec(), "nf4")
+    estimate = estimated(spec(), "nf4")
     assert estimate.quantized_parameters == 32 * LLAMA_8B_LAYER_LINEAR
     assert {(each.name, each.tensors, each.reason) for each in estimate.skipped} == {
         ("model.embed_tokens.weight", 1, "embedding"),
@@ -47,7 +51,7 @@ def test_llama_8b_in_nf4_keeps_embedding_head_and_norms():
 
 
 def test_llama_8b_in_nf4_takes_its_bytes_exactly():
-    estimate = quantization_estimate(spec(), "nf4")
+    estimate = estimated(spec(), "nf4")
     # Every matrix is a multiple of 64, so 0.5625 byte each; two vocabularies and 65 norms of 4096 stay bf16.
     kept = 2 * (2 * 128_256 * 4096 + 65 * 4096)
     assert estimate.quantized_bytes == 32 * LLAMA_8B_LAYER_LINEAR * 9 // 16 + kept
@@ -56,14 +60,14 @@ def test_llama_8b_in_nf4_takes_its_bytes_exactly():
 
 
 def test_the_average_bits_count_what_is_left_alone():
-    estimate = quantization_estimate(spec(), "nf4", double_quantization=True)
+    estimate = estimated(spec(), "nf4", double_quantization=True)
     # 6,979,321,856 at 4.127 bits and 1,050,939,392 at 16 bits -> 5.681.
     assert estimate.bits_per_parameter == pytest.approx(5.681, abs=1e-3)
     assert estimate.bits_per_quantized_parameter == pytest.approx(4.127, abs=1e-3)
 
 
 def test_a_tied_head_counts_once_as_the_embedding():
-    estimate = quantization_estimate(spec(tie_word_embeddings=True), "nf4")
+    estimate = estimated(spec(tie_word_embeddings=True), "nf4")
     assert [each.name for each in estimate.skipped if each.reason in ("embedding", "output head")] == [
         "model.embed_tokens.weight"
     ]
@@ -71,7 +75,7 @@ def test_a_tied_head_counts_once_as_the_embedding():
 
 
 def test_biases_are_left_alone():
-    estimate = quantization_estimate(spec(GPT2), "nf4")
+    estimate = estimated(spec(GPT2), "nf4")
     reasons = {each.name: each.reason for each in estimate.skipped}
     assert reasons["transformer.h.*.attn.c_attn.bias"] == "bias"
     assert reasons["transformer.wpe.weight"] == "embedding"
@@ -80,7 +84,7 @@ def test_biases_are_left_alone():
 
 
 def test_gpt2_matrices_have_one_int8_scale_for_each_output_feature():
-    estimate = quantization_estimate(spec(GPT2), "int8-channel")
+    estimate = estimated(spec(GPT2), "int8-channel")
     # c_attn 2304, c_proj 768, c_fc 3072 and c_proj 768 output features.
     scales = 12 * 4 * (2304 + 768 + 3072 + 768)
     skipped = sum(each.bytes for each in estimate.skipped)
@@ -125,7 +129,7 @@ def test_the_experts_of_a_mixture_are_counted_each_once():
             "num_experts_per_tok": 2,
         }
     )  # fmt: skip
-    estimate = quantization_estimate(model, "int8")
+    estimate = estimated(model, "int8")
     left_alone = sum(each.parameters for each in estimate.skipped)
     assert estimate.quantized_parameters + left_alone == model.parameters
     # Attention 4 x 128² and four experts of 3 x 128 x 256, in two layers.
@@ -153,27 +157,27 @@ def test_settings_that_hold_have_no_notes():
 
 def test_notes_and_the_models_assumptions_reach_the_estimate():
     model = dataclasses.replace(spec(), assumptions=("guessed",))
-    assert quantization_estimate(model, "int8", block_size=64).assumptions == (
+    assert estimated(model, "int8", block_size=64).assumptions == (
         "guessed",
         "block_size has no effect on int8, which has no blocks.",
     )
 
 
 def test_original_bytes_follow_the_dtype():
-    assert quantization_estimate(spec(), "int8", original_dtype="fp32").original_bytes == 4 * 8_030_261_248
+    assert estimated(spec(), "int8", original_dtype="fp32").original_bytes == 4 * 8_030_261_248
 
 
 def test_questions_without_sense_are_refused():
     with pytest.raises(UnknownName, match="nf4"):
-        quantization_estimate(spec(), "nf5")
+        estimated(spec(), "nf5")
     with pytest.raises(InvalidQuestion, match="plain dtype"):
-        quantization_estimate(spec(), "bf16")
+        estimated(spec(), "bf16")
     with pytest.raises(InvalidQuestion, match="not one of"):
-        quantization_estimate(spec(), "nf4", original_dtype="int8")
+        estimated(spec(), "nf4", original_dtype="int8")
     with pytest.raises(InvalidQuestion, match="not possible"):
-        quantization_estimate(spec(), "nf4", block_size=48)
+        estimated(spec(), "nf4", block_size=48)
     with pytest.raises(NotYetAvailable, match="nvfp4"):
-        quantization_estimate(spec(), "nvfp4")
+        estimated(spec(), "nvfp4")
 
 
 def test_the_skip_reason_are_those_the_estimate_counts():

@@ -50,7 +50,7 @@ def test_first_dimensions_are_cut_as_torch_cuts_them(rows: int, ranks: int):
 def test_another_dimension_is_cut_evenly_or_not_at_all():
     (held,) = rank_by_rank(FirstDimension(), [tensor(2, 8, 3, cut_dim=1)], 4)
     assert held == [((2, 2, 3), 12, 12)] * 4
-    with pytest.raises(ImpossibleLayout, match="dimension 1 evenly only: 9"):
+    with pytest.raises(ImpossibleLayout, match="Dimension 1 is cut evenly only: 9"):
         rank_by_rank(FirstDimension(), [tensor(2, 9, 3, cut_dim=1)], 4)
 
 

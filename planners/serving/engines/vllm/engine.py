@@ -30,4 +30,5 @@ ENGINE = Engine(
     plans_work_apart=True,
     memory_note="The CUDA context, which the engine takes before it measures, is not counted in the peak.",
     startup_log=STARTUP_LOG,
+    measures_apart=True,
 )

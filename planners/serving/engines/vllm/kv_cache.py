@@ -70,13 +70,6 @@ class CacheLayout(BlockPool):
         """Return how many groups a bucket is cut into."""
         return -(-len(bucket.layers) // self.group_size)
 
-    @property
-    def padding_layers(self) -> int:
-        """Return the layers that exist only to fill the last group of each bucket."""
-        if self.is_one_group:
-            return 0
-        return self.groups * self.group_size - sum(len(bucket.layers) for bucket in self.buckets)
-
     def notes(self, profile: EngineProfile) -> tuple[str, ...]:  # noqa: ARG002
         """Return nothing: groups and blocks are in the plan."""
         return ()

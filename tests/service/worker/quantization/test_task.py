@@ -7,7 +7,7 @@ import torch
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidModelConfig, UnknownName
-from plimsoll.planners.quantization.planning import quantization_estimate
+from plimsoll.planners.quantization.planning import quantization_estimate, scheme_settings
 from plimsoll.service.worker.quantization.task import run
 
 LLAMA = {
@@ -31,9 +31,8 @@ def ignore(done, total, unit, message):
 @pytest.mark.parametrize("double_quantization", [False, True])
 def test_measured_bytes_equal_the_estimate(config, scheme, double_quantization):
     result = run(request(config, scheme=scheme, double_quantization=double_quantization), ignore)
-    estimate = quantization_estimate(
-        describe_config(config, name="small"), scheme, double_quantization=double_quantization
-    )
+    settings = scheme_settings(scheme, double_quantization=double_quantization)
+    estimate = quantization_estimate(settings, describe_config(config, name="small"), original_dtype="bf16")
     assert result["quantized_bytes"] == estimate.quantized_bytes
     assert result["original_bytes"] == estimate.original_bytes
     assert result["bits_per_parameter"] == estimate.bits_per_parameter

@@ -119,18 +119,18 @@ def test_a_running_request_shorter_than_the_window_fills_no_spare_block():
 
 
 @pytest.mark.parametrize(
-    ("full", "sliding", "size", "groups", "padding"),
+    ("full", "sliding", "size", "groups"),
     [
-        (2, 4, 2, 3, 0),  # 2 full and 4 sliding: 3 groups of 2
-        (3, 7, 3, 4, 2),  # padded to 3 full and 9 sliding
-        (12, 13, 13, 2, 1),  # nearly equal: the larger sets the size
-        (10, 52, 10, 7, 8),  # Gemma 3 27B: 52 padded to 60
-        (5, 29, 5, 7, 1),  # Gemma 3 4B
+        (2, 4, 2, 3),  # 2 full and 4 sliding: 3 groups of 2
+        (3, 7, 3, 4),  # padded to 3 full and 9 sliding
+        (12, 13, 13, 2),  # nearly equal: the larger sets the size
+        (10, 52, 10, 7),  # Gemma 3 27B: 52 padded to 60
+        (5, 29, 5, 7),  # Gemma 3 4B
     ],
 )
-def test_hybrids_are_cut_into_groups_of_the_smaller_bucket(full, sliding, size, groups, padding):
+def test_hybrids_are_cut_into_groups_of_the_smaller_bucket(full, sliding, size, groups):
     layout = layout_of(hybrid(full=full, sliding=sliding, window=1024))
-    assert (layout.group_size, layout.groups, layout.padding_layers) == (size, groups, padding)
+    assert (layout.group_size, layout.groups) == (size, groups)
 
 
 @pytest.mark.parametrize(("lengths", "size"), [((32,), 32), ((10, 14), 14), ((10, 15), 10), ((10, 16), 10)])
@@ -224,7 +224,7 @@ def test_full_attention_layers_of_unlike_widths_share_one_group():
     spec = model(num_hidden_layers=4)
     narrow = dataclasses.replace(spec.layers[0], layers=(2, 3), kv=dataclasses.replace(spec.layers[0].kv, heads=4))
     layout = layout_of(dataclasses.replace(spec, layers=(dataclasses.replace(spec.layers[0], layers=(0, 1)), narrow)))
-    assert (layout.groups, layout.padding_layers) == (1, 0)
+    assert layout.groups == 1
     assert layout.stage_block_bytes(range(4)) == 192 * 1024
     assert layout.stage_block_bytes(range(1, 3)) == 96 * 1024
     assert (layout.blocks_per_request(33), layout.blocks_held(33)) == (3, 3)
