@@ -38,6 +38,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FastTests())
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give the tests that share a fixture of their module to one process, so that it is made once."""
+    if not config.getoption("loadgroup", default=False):
+        return
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares_with_its_module(item):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+
+
+def _shares_with_its_module(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.values()  # the only place that tells a fixture's scope
+    return any(definition.scope == "module" for (*_, definition) in definitions)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
     """Return the running server, which forgets everything with the machine."""

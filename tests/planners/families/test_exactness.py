@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pytest
@@ -34,7 +34,8 @@ from tests.planners.families.small_hybrids import HYBRID_VARIANTS
 from tests.planners.families.small_mixtures import MIXTURE_VARIANTS
 from tests.planners.families.small_recent import PER_LAYER_VARIANTS, RECENT_VARIANTS
 
-pytestmark = pytest.mark.slow
+# One process builds each module once, and compares all models that are alike with it.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exactness")]
 
 Shapes = Mapping[str, tuple[int, ...]]
 Value = TypeVar("Value")
@@ -327,7 +328,8 @@ EYES = "model.vision_tower."
 TOWER_LEVEL = ("vision_tower.vision_model.", "vision_tower.")
 
 
-@cache
+# Models that are alike are neighbours in the catalogue; thousands of names of each module are not kept for long.
+@lru_cache(maxsize=8)
 def built_shapes(config_json: str) -> tuple[Shapes, int]:
     """Return every tensor of the checkpoint, tied ones once, and the number of trainable parameters.
 

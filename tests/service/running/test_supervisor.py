@@ -32,6 +32,7 @@ class Service:
 
     def __init__(self, data_folder: Path) -> None:
         self.port = free_port()
+        self.data_folder = data_folder
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
         environment["PLIMSOLL_DATA_DIR"] = str(data_folder)
         self.log = data_folder.with_suffix(".log")
@@ -88,9 +89,10 @@ def are_gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-@pytest.fixture
-def service(tmp_path):
-    running = Service(tmp_path / "data")
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """Return a service of which any part may be killed, and which the next test finds whole again."""
+    running = Service(tmp_path_factory.mktemp("supervised") / "data")
     try:
         running.wait_until_ready()
         yield running
@@ -98,11 +100,16 @@ def service(tmp_path):
         running.stop()
 
 
-def test_ctrl_c_ends_everything_with_status_zero(service):
-    family = service.family()
-    service.process.send_signal(signal.SIGINT)
-    assert service.process.wait(GONE_SECONDS) == 0
-    assert are_gone(family[1:])
+def test_ctrl_c_ends_everything_with_status_zero(tmp_path):
+    ending = Service(tmp_path / "data")
+    try:
+        ending.wait_until_ready()
+        family = ending.family()
+        ending.process.send_signal(signal.SIGINT)
+        assert ending.process.wait(GONE_SECONDS) == 0
+        assert are_gone(family[1:])
+    finally:
+        ending.stop()
 
 
 def test_an_api_that_is_killed_before_it_answers_is_started_again(tmp_path):
@@ -132,9 +139,9 @@ def runs_after_the_end_of(killed: psutil.Process, service: Service) -> None:
     wait_for(lambda: service.state(job_id) == "succeeded", READY_SECONDS, lambda: service.log.read_text())
 
 
-def test_a_database_that_cannot_be_started_ends_nothing_and_is_tried_again(service, tmp_path):
+def test_a_database_that_cannot_be_started_ends_nothing_and_is_tried_again(service):
     # As on a full disk: it is down, and cannot come up until someone made room.
-    version = tmp_path / "data" / "postgres" / "data" / "PG_VERSION"
+    version = service.data_folder / "postgres" / "data" / "PG_VERSION"
     whole = version.read_text()
     version.write_text("9.6\n")
     service.child("postgres").kill()
