@@ -63,9 +63,6 @@ class StackFolders:
 
     def _merged(self, name: str, kind: str, heirs: tuple[str, ...]) -> dict[str, Any]:
         own = self._own(name, kind)
-        missing = OWN[kind] - set(own)
-        if missing:
-            raise ValueError(f"{name}, {kind}.toml: {', '.join(sorted(missing))} must be its own, and are missing.")
         like = own.pop("like", "")
         if like in (*heirs, name):
             raise ValueError(f"{name}, {kind}.toml: like {like} goes round in a ring.")
@@ -76,10 +73,14 @@ class StackFolders:
         return overlaid(inherited, own, REPLACED_WHOLE)
 
     def _title(self, name: str) -> str:
-        return str(self._own(name, STACK).get("title"))
+        return str(self._own(name, STACK)["title"])
 
     def _own(self, name: str, kind: str) -> dict[str, Any]:
-        return dict(read_toml(self.root / name.replace("-", "_") / f"{kind}.toml"))
+        own = dict(read_toml(self.root / name.replace("-", "_") / f"{kind}.toml"))
+        missing = OWN[kind] - set(own)
+        if missing:
+            raise ValueError(f"{name}, {kind}.toml: {', '.join(sorted(missing))} must be its own, and are missing.")
+        return own
 
 
 def shipped() -> StackFolders:
