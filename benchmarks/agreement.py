@@ -22,8 +22,7 @@ from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
-from plimsoll.service.worker.training.config_keys import depth_key, number_of_layers
-from plimsoll.service.worker.training.job import TraceJob, read_job
+from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 
 SAMPLED_LAYERS = 4
 GPU = "h200-sxm-141gb"
@@ -341,17 +340,14 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a plan's predicted and traced peaks, item by item."""
+    from plimsoll.service.worker.proofs.refusals.every import proved_job
     from plimsoll.service.worker.recording.curve import phase_at
-    from plimsoll.service.worker.training.stack import find_stack
     from plimsoll.service.worker.training.step import trace_steps
 
     request, memory = planned(case)
-    job: TraceJob = read_job(request)
+    job, stack = proved_job(request)
     started = time.monotonic()
-    ledgers = [
-        trace_steps(job, find_stack(job.framework, job.kernels), lambda *_progress: None, stage)
-        for stage in job.deciding_stages
-    ]
+    ledgers = [trace_steps(job, stack, lambda *_progress: None, stage) for stage in job.deciding_stages]
     ledger = max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
     peak = ledger.peak()
     return {

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.agreement import run_grid
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
 
@@ -113,7 +113,7 @@ def measure(name: str) -> dict[str, Any]:
     from plimsoll.service.worker.proofs.trace.layer_sampling import trace_stage
     from plimsoll.service.worker.recording.allocator import replay
     from plimsoll.service.worker.recording.curve import phase_peaks
-    from plimsoll.service.worker.training.stack import find_stack
+    from plimsoll.service.worker.stacks.found import find_stack
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()

@@ -11,12 +11,9 @@ from plimsoll.service.plans.stored_bodies import plan_body
 from plimsoll.service.requests.jobs import DeviceChoice
 from plimsoll.service.requests.training import ValidationLevel
 from plimsoll.service.worker.devices.accelerator_kinds import accelerator_kind
-from plimsoll.service.worker.proofs.device.runnable import refuse_what_has_no_values
+from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.serving.deployment import read_deployment
 from plimsoll.service.worker.serving.servable import refuse_on_device
-from plimsoll.service.worker.training.job import read_job
-from plimsoll.service.worker.training.stack import find_stack
-from plimsoll.service.worker.training.traceable import refuse_untraced_sharding
 
 if TYPE_CHECKING:
     # A process without a database proves plans too.
@@ -102,11 +99,7 @@ def _refuse_what_no_worker_runs(plan: StoredPlan, request: dict[str, Any]) -> No
             if request["level"] == DEVICE:
                 refuse_on_device(deployment)
             return
-        job = read_job(request)
-        stack = find_stack(job.framework, job.kernels)
-        refuse_untraced_sharding(job, stack)
-        if request["level"] == DEVICE:
-            refuse_what_has_no_values(job)
+        proved_job(request)
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

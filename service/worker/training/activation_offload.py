@@ -17,9 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from plimsoll.planners.memory.activation_offload import SYNCHRONOUS
 from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.training.decoder_parts import head
-from plimsoll.service.worker.training.job import TraceJob
 
 # Address of a storage, offset in it, and format.
 Place = tuple[int, int, torch.dtype]

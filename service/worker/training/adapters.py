@@ -13,8 +13,8 @@ from torch import nn
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.adapters import is_named
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
-from plimsoll.service.worker.training.job import TraceJob
 from plimsoll.service.worker.training.kernels.four_bit import FourBitLinear
 
 SCALING = 1.0  # lora_alpha / rank; its value changes no tensor

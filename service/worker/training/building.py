@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.training.adapters import adapt
-from plimsoll.service.worker.training.job import TraceJob
 from plimsoll.service.worker.training.kernels.attention import TRACED_ATTENTION, register_traced_attention
 from plimsoll.service.worker.training.precision import adapter_dtype, parameter_dtype
-from plimsoll.service.worker.training.stack import Stack
 
 
 def causal_model(config: Mapping[str, Any], *, dtype: torch.dtype, attention: str | None = None) -> nn.Module:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.tracker import local_tensor
-from plimsoll.service.worker.training.kernel_rules import KERNEL_RULES
 
 SCALE_BLOCK_ELEMENTS = 256
 LEAST_8BIT_ELEMENTS = 4096  # min_8bit_size

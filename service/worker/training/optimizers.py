@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.recording.tracker import local_tensor
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
 from plimsoll.service.worker.training.kernel_optimizers import KernelOptimizer
-from plimsoll.service.worker.training.kernel_rules import KERNEL_RULES
 
 LEARNING_RATE = 1e-4  # no value is ever computed
 MOMENTUM = 0.9

@@ -7,10 +7,9 @@ import contextlib
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from plimsoll.service.worker.training.job import TraceJob
-from plimsoll.service.worker.training.kernels.eight_bit_jobs import FP8_MIXED
-from plimsoll.service.worker.training.stack import Stack
-from plimsoll.service.worker.training.traceable import is_fully_sharded, keeps_master_weights
+from plimsoll.service.worker.jobs.job import FP8_MIXED, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import is_fully_sharded, keeps_master_weights
 
 # Of fp8-mixed only the matrix products are in fp8.
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, FP8_MIXED: torch.bfloat16}
@@ -46,6 +45,6 @@ def sharding_policy(job: TraceJob) -> MixedPrecisionPolicy:
 
 def computing(job: TraceJob, stack: Stack, device_type: str = "cpu") -> contextlib.AbstractContextManager[object]:
     """Return the context of the forward pass: autocast where fp32 parameters are cast as they are used."""
-    if job.precision not in MIXED_DTYPES or is_fully_sharded(job) or keeps_master_weights(job, stack):
+    if job.precision not in MIXED_DTYPES or is_fully_sharded(job, stack) or keeps_master_weights(job, stack):
         return contextlib.nullcontext()
     return torch.autocast(device_type, dtype=MIXED_DTYPES[job.precision])

@@ -14,29 +14,24 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from plimsoll.service.worker.stacks.deepspeed.zero.engine import zero_engine
-from plimsoll.service.worker.stacks.deepspeed.zero.settings import ZeroEngine
-from plimsoll.service.worker.stacks.fsdp2.eight_bit import cast_products
-from plimsoll.service.worker.stacks.megatron.grouped_experts import group_experts
-from plimsoll.service.worker.stacks.megatron.sequence_gathers import gather_again
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import has_own_experts, is_fully_sharded, keeps_master_weights
 from plimsoll.service.worker.training.activation_offload import keeping_activations
 from plimsoll.service.worker.training.building import traced_model
 from plimsoll.service.worker.training.decoder_parts import has_tied_head
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
-from plimsoll.service.worker.training.kernels.eight_bit_jobs import FP8_MIXED
-from plimsoll.service.worker.training.kernels.fused_kernels import dummy_weight_gradients, fuse_layers
+from plimsoll.service.worker.training.engine import Engine
 from plimsoll.service.worker.training.kernels.fused_loss import fuse_loss
 from plimsoll.service.worker.training.kernels.liger_kernels import put_liger_kernels
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
-from plimsoll.service.worker.training.parallel.experts import deal_experts, expert_mesh, expert_parameters
+from plimsoll.service.worker.training.own_code import own_code_of
+from plimsoll.service.worker.training.parallel.experts import expert_mesh, expert_parameters
 from plimsoll.service.worker.training.parallel.messages import MessageBuffers
 from plimsoll.service.worker.training.parallel.pipeline import cut_to_stage
 from plimsoll.service.worker.training.parallel.ring_attention import attend_over_ranks, context_mesh
 from plimsoll.service.worker.training.parallel.sharding import shard_fully
 from plimsoll.service.worker.training.parallel.tensor_parallel import split_over_tensor_ranks
 from plimsoll.service.worker.training.recompute import recompute_activations
-from plimsoll.service.worker.training.stack import Stack
-from plimsoll.service.worker.training.traceable import is_fully_sharded, keeps_master_weights, refuse_untraced_sharding
 
 # Sizes of DistributedDataParallel's first and later buckets
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and `bucket_cap_mb`'s default).
@@ -50,7 +45,7 @@ class Rank:
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
     `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
-    `keeping` is the context of every forward pass. `zero` is the optimizer where it takes part in the passes.
+    `keeping` is the context of every forward pass. `engine` is the optimizer where it takes part in the passes.
     """
 
     model: Any
@@ -61,7 +56,7 @@ class Rank:
     keeping: contextlib.AbstractContextManager[object]
     states_on_host: bool
     messages: MessageBuffers = field(default_factory=MessageBuffers)
-    zero: ZeroEngine | None = None
+    engine: Engine | None = None
 
     @property
     def chunks(self) -> tuple[Any, ...]:
@@ -82,39 +77,26 @@ def process_group_of(world_size: int, *, rank: int = 0) -> Iterator[None]:
 
 
 def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Rank:
-    """Return the stage's first rank, which holds the largest shard; call it in fake mode within the process group.
-
-    Raises `NotYetAvailable` for a sharding that the stack does not trace.
-    """
+    """Return the stage's first rank, which holds the largest shard; call it in fake mode within the process group."""
     return equipped_rank(job, stack, sharded_model(job, stack, mesh, stage))
 
 
 def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
-    """Return this rank's part of a stage's model, or parts; raises `NotYetAvailable` as `build_rank` does."""
-    refuse_untraced_sharding(job, stack)
+    """Return this rank's part of a stage's model, or parts."""
     chunks = [_sharded_chunk(job, stack, mesh, chunk) for chunk in job.chunks_of(stage)]
     return chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
 
 
 def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
-    model = traced_model(job, stack)
+    model, own = traced_model(job, stack), own_code_of(stack)
     is_tied = has_tied_head(model)
-    groups_experts = stack.has_fused_kernels and job.has_experts
-    experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 or groups_experts else None
-    if experts is not None and groups_experts:
-        group_experts(
-            model,
-            group=experts["expert"].get_group(),
-            tensor_group=experts["tensor"].get_group() if job.expert_tensor_parallel > 1 else None,
-            per_token=job.experts_per_token,
-        )
-    elif experts is not None:
-        deal_experts(model, experts["expert"].get_group())
+    experts = expert_mesh(job, mesh.device_type) if has_own_experts(job, stack) else None
+    if experts is not None:
+        own.place_experts(model, job, experts)
     if job.context_parallel > 1:
         attend_over_ranks(model, context_mesh(job, mesh.device_type), tokens_first=stack.has_fused_kernels)
     cut_to_stage(model, stage)
-    if job.precision == FP8_MIXED:
-        cast_products(model)
+    own.cast_products(model, job)
     if job.tensor_parallel > 1:
         split_over_tensor_ranks(
             model,
@@ -128,12 +110,9 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
         fuse_loss(model)
     if stack.has_liger_kernels:
         put_liger_kernels(model)
-    if stack.has_fused_kernels:
-        fuse_layers(model)
-        if job.tensor_parallel > 1 and job.sequence_parallel:
-            gather_again(model)
+    own.fuse_layers(model, job)
     recompute_activations(model, job, stack.selective)
-    if is_fully_sharded(job):
+    if is_fully_sharded(job, stack):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
         shard_fully(
             model,
@@ -148,19 +127,19 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
 
 def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
     """Return a rank's part of the model with all that a step needs besides."""
-    zero = zero_engine(job, stack, model) if stack.has_zero_engine else None
+    own = own_code_of(stack)
+    engine = own.engine(job, stack, model)
     rank = Rank(
         model=model,
-        optimizer=zero or _optimizer(job, stack, model),
-        zero=zero,
+        optimizer=engine or _optimizer(job, stack, model),
+        engine=engine,
         buckets=_gradient_buckets(job, stack, model),
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
         keeping=keeping_activations(job, model),
         states_on_host=job.states_on_host,
     )
-    if stack.has_fused_kernels:
-        rank.dummy_gradients = dummy_weight_gradients(rank.chunks)
+    rank.dummy_gradients = own.dummy_gradients(rank.chunks)
     return rank
 
 
@@ -210,7 +189,7 @@ def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
 
 def _gradient_buckets(job: TraceJob, stack: Stack, model: Any) -> list[torch.Tensor]:
     """Return DistributedDataParallel's flat buckets, filled as it fills them: from the last parameter on."""
-    if not stack.has_gradient_buckets or is_fully_sharded(job) or job.data_parallel == 1:
+    if not stack.has_gradient_buckets or is_fully_sharded(job, stack) or job.data_parallel == 1:
         return []
     buckets: list[torch.Tensor] = []
     elements, limit_bytes = 0, FIRST_BUCKET_BYTES

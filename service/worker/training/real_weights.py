@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.tracker import local_tensor
-from plimsoll.service.worker.training.job import TraceJob
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer, Optimizer
 
 SEED = 0

@@ -12,10 +12,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
+from plimsoll.service.worker.jobs.job import FEED_FORWARD, LAYER_NORM, TraceJob
+from plimsoll.service.worker.jobs.stack import SelectiveRecompute
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
-from plimsoll.service.worker.training.job import FEED_FORWARD, LAYER_NORM, TraceJob
 from plimsoll.service.worker.training.kernels.discarded_outputs import discard_output
-from plimsoll.service.worker.training.stack import SelectiveRecompute
 
 
 def recompute_activations(model: Any, job: TraceJob, selective: SelectiveRecompute) -> None:

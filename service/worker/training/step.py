@@ -13,19 +13,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.parallel import loss_parallel
 
+from plimsoll.service.worker.jobs.config_keys import hidden_size
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
-from plimsoll.service.worker.training.config_keys import hidden_size
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
-from plimsoll.service.worker.training.kernels.fused_kernels import vocabulary_parallel_loss
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
+from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
 from plimsoll.service.worker.training.parallel.pipeline import StageSchedule
 from plimsoll.service.worker.training.precision import computing
 from plimsoll.service.worker.training.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
-from plimsoll.service.worker.training.stack import Stack
 
 # The first step makes the optimizer's states, and the second is the first with
 # them from the start. Where it leaves the memory as it found it, the third would
@@ -77,7 +77,7 @@ def record_steps(
 ) -> None:
     """Run steps, recording what they do to memory, until one leaves it as it found it."""
     _label_what_stands(rank, tracker, batch)
-    attached = contextlib.nullcontext() if rank.zero is None else rank.zero.attach(tracker.making)
+    attached = contextlib.nullcontext() if rank.engine is None else rank.engine.attach(tracker.making)
     with tracker.watching(), _labelling_gradients(rank, tracker), attached:
         for step in range(MOST_TRACED_STEPS):
             report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
@@ -111,10 +111,10 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     tracker.ledger.mark(0, STATES)
     with on_host(rank.states_on_host):
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
-    if rank.zero is not None:
-        tracker.label_all(rank.zero.named_parts(), Kind.PARAMETER)
-        tracker.label_all(rank.zero.named_gradients(), Kind.GRADIENT)
-        tracker.label_all(rank.zero.named_buffers(), Kind.COMMUNICATION)
+    if rank.engine is not None:
+        tracker.label_all(rank.engine.named_parts(), Kind.PARAMETER)
+        tracker.label_all(rank.engine.named_gradients(), Kind.GRADIENT)
+        tracker.label_all(rank.engine.named_buffers(), Kind.COMMUNICATION)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
@@ -175,16 +175,16 @@ def _run_micro_batches(
 ) -> None:
     micro_batches = min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)
     for number in range(micro_batches):
-        if rank.zero is not None:
-            rank.zero.begin_micro_batch(is_last=number == micro_batches - 1)
+        if rank.engine is not None:
+            rank.engine.begin_micro_batch(is_last=number == micro_batches - 1)
         watcher.begin_phase(step, FORWARD)
         with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
             loss = _output_and_loss(job, stack, rank.model, rank, batch)[1]
         watcher.begin_phase(step, BACKWARD)
         loss.backward()
         del loss
-        if rank.zero is not None:
-            rank.zero.end_backward()
+        if rank.engine is not None:
+            rank.engine.end_backward()
 
 
 def _stage_output(

@@ -1,7 +1,8 @@
-"""Small models and plans for the dry runs' tests."""
+"""Small models, jobs and plans for the proofs' tests."""
 
-from plimsoll.service.worker.training.job import TraceJob
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.rule import Asked
+from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.step import trace_steps
 
 # 101 rows over 4 ranks are 26 a rank: 104 with FSDP's padding.
@@ -64,6 +65,13 @@ def job(**changes):
         "zero_stage": 3,
     } | changes
     return TraceJob(**({"shard_group": values["data_parallel"]} | values))
+
+
+def asked(*, training=None, layout=None, **changes):
+    """Return a job with its stack, and what of a request and a layout no job holds."""
+    wanted = job(**changes)
+    stack = find_stack(wanted.framework, wanted.kernels)
+    return Asked(job=wanted, stack=stack, training=training or {}, layout=layout or {})
 
 
 def traced(stage=None, **changes):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from plimsoll.service.worker.devices.device import Device
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER
-from plimsoll.service.worker.training.job import TraceJob
 
 # Of the plan's parts of a step, those in which a rank waits for others.
 COLLECTIVE_PARTS = ("tensor_parallel", "data_parallel", "context_parallel", "expert_parallel", "pipeline_bubble")

@@ -27,8 +27,7 @@ import torch.distributed as dist
 from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.processes.child_main import take_stdout
 from plimsoll.service.worker.proofs.device.running import run_rank
-from plimsoll.service.worker.training.job import read_job
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.training.step import Report
 
 TASK_FILE = "task.json"
@@ -80,8 +79,7 @@ def _leave(account: Mapping[str, Any], file: Path) -> None:
 
 
 def _account_of(request: Mapping[str, Any], device: Device, rank: int, report: Report) -> dict[str, Any]:
-    job = read_job(request)
-    stack = find_stack(job.framework, job.kernels)
+    job, stack = proved_job(request)
     (stage,) = job.deciding_stages  # a pipeline's stages are run one at a time, and not here
     return run_rank(job, stack, stage, device, rank=rank, report=report)
 

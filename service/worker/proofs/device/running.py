@@ -12,6 +12,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from plimsoll.service.worker.devices.device import Device
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.processes.child_main import clean_text, is_out_of_memory
 from plimsoll.service.worker.proofs.device.clock import PhaseClock, phase_seconds
 from plimsoll.service.worker.proofs.device.replicas import ReducedFirst
@@ -20,10 +22,8 @@ from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.meters import meter_of
 from plimsoll.service.worker.recording.patches import traceable_torch
 from plimsoll.service.worker.recording.tracker import FORWARD, OPTIMIZER, StorageTracker
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
 from plimsoll.service.worker.training.rank import Rank, device_mesh, equipped_rank, learning_parameters, sharded_model
 from plimsoll.service.worker.training.real_weights import SEED, fill_copies, give_storage
-from plimsoll.service.worker.training.stack import Stack
 from plimsoll.service.worker.training.step import Report, record_steps, run_step, storage_tracker, training_batch
 
 # Steps timed after those that are recorded, which are slower for it; on a CPU seconds say little of a plan.

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.service.worker.devices.device import ANY, Device, environment, find_device
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import runs_own_code
 from plimsoll.service.worker.proofs.device.clock import step_seconds
 from plimsoll.service.worker.proofs.device.processes import run_ranks
-from plimsoll.service.worker.proofs.device.runnable import refuse_what_has_no_values
 from plimsoll.service.worker.proofs.device.running import run_rank
 from plimsoll.service.worker.proofs.device.where import Ranks, ranks_to_run
+from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.task import trace_notes, traced_with
 from plimsoll.service.worker.proofs.verdict import (
     CONFIRMED,
@@ -22,11 +25,8 @@ from plimsoll.service.worker.proofs.verdict import (
     verdict,
 )
 from plimsoll.service.worker.recording.ledger import ITEMS
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob, read_job
 from plimsoll.service.worker.training.rank import process_group_of
-from plimsoll.service.worker.training.stack import Stack, find_stack
 from plimsoll.service.worker.training.step import TRACE_STAGES, Report
-from plimsoll.service.worker.training.traceable import refuse_untraced_sharding, runs_own_code
 
 NO_TRACE_NOTES = ("Not in the trace", "reserved_bytes replays", "Steps are traced")
 
@@ -38,16 +38,13 @@ def run_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     where the worker has none for it. Too little memory is a result.
     """
     started = time.monotonic()
-    job = read_job(request)
-    stack = find_stack(job.framework, job.kernels)
-    refuse_untraced_sharding(job, stack)
-    refuse_what_has_no_values(job)
+    job, stack = proved_job(request)
     wanted = request.get("device") or {}
     device = find_device(
         wanted.get("on", ANY), planned_gpu=request["gpu"], any_gpu_kind=bool(wanted.get("any_gpu_kind"))
     )
     memory = request["plan"]["memory"]
-    ranks = ranks_to_run(job, device, planned_bytes=int(memory["allocated_bytes"]))
+    ranks = ranks_to_run(job, stack, device, planned_bytes=int(memory["allocated_bytes"]))
     accounts = _accounts(request, job, stack, device, ranks, report)
     result = device_result(job, stack, device, ranks, accounts, request["plan"])
     result["seconds"] = time.monotonic() - started
@@ -107,7 +104,7 @@ def device_result(
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": device.name,
         "environment": environment(device),
-        "traced_with": traced_with(job),
+        "traced_with": traced_with(job, stack),
         "verdict": _verdict(job, stack, device, memory, measured_bytes, failure),
         "out_of_memory": failure,
         "step": _step(job, ranks, worst, plan),
@@ -162,7 +159,7 @@ def device_notes(job: TraceJob, stack: Stack, device: Device, ranks: Ranks, wors
     notes.insert(0, together if ranks.processes > 1 else alone)
     notes.insert(1, f"Peaks are counted by {worst['counted_by']}.")
     if stack.has_fused_kernels:
-        notes.append("Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels.")
+        notes.append(stack.notes.kernels_on_device)
     if stack.has_liger_kernels:
         notes.append("Norms, gated activations and loss ran as torch's operations, not as Liger's kernels.")
     if device.is_cpu:

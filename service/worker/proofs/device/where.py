@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from plimsoll.planners.ground.units import GIB
 from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.devices.device import Device
-from plimsoll.service.worker.training.job import TraceJob
-from plimsoll.service.worker.training.traceable import is_fully_sharded
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import is_fully_sharded
 
 # More processes than this do not get their turn on one host's processors: our own choice.
 MOST_CPU_RANKS = 8
@@ -36,7 +37,7 @@ class Ranks:
         return self.processes > 1
 
 
-def ranks_to_run(job: TraceJob, device: Device, *, planned_bytes: int) -> Ranks:
+def ranks_to_run(job: TraceJob, stack: Stack, device: Device, *, planned_bytes: int) -> Ranks:
     """Return which ranks run, so many as can; raises NoSuitableDevice where not even one can."""
     needed_bytes = round(planned_bytes * HEADROOM) + (PROCESS_BYTES if device.is_cpu else 0)
     if device.is_cpu:
@@ -49,12 +50,12 @@ def ranks_to_run(job: TraceJob, device: Device, *, planned_bytes: int) -> Ranks:
             f"{device.memory_bytes / GIB:.2f}. Validate it at level trace, or on a worker with more memory.",
             pointer="/level",
         )
-    if 1 < job.world_size <= together and can_run_together(job):
+    if 1 < job.world_size <= together and can_run_together(job, stack):
         share = device.memory_bytes // job.world_size if device.is_cpu else None
         return Ranks(processes=job.world_size, memory_bytes=share)
     return Ranks(processes=1, memory_bytes=None)
 
 
-def can_run_together(job: TraceJob) -> bool:
+def can_run_together(job: TraceJob, stack: Stack) -> bool:
     """Return whether the ranks can exchange all that they would: stages and sharded updates are run alone."""
-    return job.pipeline_parallel == 1 and (job.zero_stage == 0 or is_fully_sharded(job))
+    return job.pipeline_parallel == 1 and (job.zero_stage == 0 or is_fully_sharded(job, stack))

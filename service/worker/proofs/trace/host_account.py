@@ -8,9 +8,9 @@ from typing import Any
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
 from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.recording.ledger import Ledger
-from plimsoll.service.worker.training.job import TraceJob
-from plimsoll.service.worker.training.kernel_rules import KERNEL_RULES
 
 WAYS = {
     SYNCHRONOUS: (

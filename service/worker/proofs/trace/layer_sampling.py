@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.ledger import Ledger
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
-from plimsoll.service.worker.training.config_keys import depth_key, number_of_layers
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
-from plimsoll.service.worker.training.stack import Stack
 from plimsoll.service.worker.training.step import TRACE_STAGES, Report, trace_steps
-from plimsoll.service.worker.training.traceable import ZERO_FRAMEWORKS
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
 # that the next adds the same.
@@ -54,7 +53,7 @@ def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
 
     Where the deepest sample is not, event by event, what the others foretell, every layer is traced after all.
     """
-    sample = layer_sample(job, stage)
+    sample = layer_sample(job, stack, stage)
     if sample is None:
         return StageLedger(ledger=trace_steps(job, stack, report, stage))
     few, more, most = (
@@ -69,14 +68,19 @@ def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
     return StageLedger(ledger=ledger, sampled_layers=sample.depths)
 
 
-def layer_sample(job: TraceJob, stage: PipelineStage) -> Sample | None:
+def layer_sample(job: TraceJob, stack: Stack, stage: PipelineStage) -> Sample | None:
     """Return how a stage's layers are sampled, None where all are traced: few, not alike, or only some recomputed."""
     layers = stage.last_layer - stage.first_layer + 1
     is_partly_recomputed = job.recompute == "full" and job.recompute_layers is not None
     masks = job.attention == "eager" and job.config.get("sliding_window")  # a mask for each kind of layer there is
-    # DeepSpeed's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
-    has_flat_buffers = job.framework in ZERO_FRAMEWORKS
-    if has_flat_buffers or layers < LEAST_SAMPLED_LAYERS or job.virtual_pipeline > 1 or is_partly_recomputed or masks:
+    # An engine's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
+    if (
+        stack.has_own_engine
+        or layers < LEAST_SAMPLED_LAYERS
+        or job.virtual_pipeline > 1
+        or is_partly_recomputed
+        or masks
+    ):
         return None
     kinds = layer_kinds(job.config)[stage.first_layer : stage.last_layer + 1]
     unit = math.lcm(_period(kinds), job.recompute_every or 1)

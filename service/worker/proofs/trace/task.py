@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.service.worker.jobs.job import FP8_MIXED, PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import has_own_experts, is_fully_sharded, runs_own_code
+from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from plimsoll.service.worker.proofs.trace.layer_sampling import trace_stage
 from plimsoll.service.worker.proofs.verdict import TOLERANCE_FRACTION, relative_error, verdict
 from plimsoll.service.worker.recording.allocator import replay
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.recording.ledger import ITEMS, Ledger
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob, read_job
-from plimsoll.service.worker.training.kernels.eight_bit_jobs import FP8_MIXED
 from plimsoll.service.worker.training.parallel.pipeline import schedule_note
-from plimsoll.service.worker.training.stack import Stack, find_stack
 from plimsoll.service.worker.training.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
-from plimsoll.service.worker.training.traceable import ZERO_FRAMEWORKS, is_fully_sharded, runs_own_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,7 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     Raises `NotYetAvailable`, naming it, for what cannot be traced.
     """
     started = time.monotonic()
-    job = read_job(request)
-    stack = find_stack(job.framework, job.kernels)
+    job, stack = proved_job(request)
     traces = [
         _traced_stage(job, stack, stage, _stage_report(report, job, index))
         for index, stage in enumerate(job.deciding_stages)
@@ -107,7 +106,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "relative_error": relative_error(predicted_bytes, peak.allocated_bytes),
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": "cpu (fake tensors, no data)",
-        "traced_with": traced_with(job),
+        "traced_with": traced_with(job, stack),
         "verdict": verdict(
             predicted_bytes=predicted_bytes,
             measured_bytes=peak.allocated_bytes,
@@ -128,7 +127,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
     }
 
 
-def traced_with(job: TraceJob) -> str:
+def traced_with(job: TraceJob, stack: Stack) -> str:
     """Return which code ran: package versions, model class and how it was sharded."""
     import torch
     import transformers
@@ -136,9 +135,9 @@ def traced_with(job: TraceJob) -> str:
 
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
     version = torch.__version__.partition("+")[0]
-    sharding = "FSDP2" if is_fully_sharded(job) else "replicated parameters"
-    if job.framework in ZERO_FRAMEWORKS:
-        sharding = f"and a stand-in for DeepSpeed's ZeRO stage {job.zero_stage}"
+    sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
+    if stack.has_own_engine:
+        sharding = f"and a stand-in for {stack.program}'s ZeRO stage {job.zero_stage}"
     tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
     return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"
 
@@ -155,17 +154,14 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append(
             f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
         )
-    if stack.has_zero_engine:
-        notes.append(
-            "DeepSpeed's engine is stood in for after its source (0.19.8): flat buffers, buckets, gathers and copies "
-            "are operations, of the last rank at stages 1 and 2, with the sizes that the plan's launch file names."
-        )
+    if stack.has_own_engine:
+        notes.append(stack.notes.engine)
     if job.trains_adapters:
         notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")
     if job.method == "qlora":
         notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
-        notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+        notes.append(stack.notes.kernels)
     if stack.has_liger_kernels:
         notes.append("Norms, gated activations, rotations and the loss allocate, keep and write over what Liger's do.")
     if job.precision == FP8_MIXED:
@@ -174,13 +170,8 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         )
     if job.tracing.has_latent_attention:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
-    if job.has_experts and stack.has_fused_kernels:
-        notes.append(
-            "Experts, and what permutes and sends their tokens, are after Megatron-Core's code, without its "
-            "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
-        )
-    elif job.expert_parallel > 1:
-        notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
+    if has_own_experts(job, stack):
+        notes.append(stack.notes.experts)
     if job.context_parallel > 1:
         notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")
     if job.pipeline_parallel > 1:
@@ -190,9 +181,9 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
             f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "
             "the later ones find the memory as the second did."
         )
-    if job.accumulation_steps > 1 and is_fully_sharded(job) and job.pipeline_parallel == 1:
+    if job.accumulation_steps > 1 and is_fully_sharded(job, stack) and job.pipeline_parallel == 1:
         notes.append("Gradients are reduced after every micro-batch, so that none is kept whole.")
-    if not is_fully_sharded(job) and job.data_parallel > 1 and stack.has_gradient_buckets:
+    if not is_fully_sharded(job, stack) and job.data_parallel > 1 and stack.has_gradient_buckets:
         notes.append("DistributedDataParallel's gradient buckets are allocated by its own sizes, and not filled.")
     if job.fused_cross_entropy:
         notes.append("The fused cross-entropy is our own after the Liger kernel's algorithm.")

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_gather_single_autograd, reduce_scatter_single_autograd
 from torch.distributed.tensor import DTensor
 
-from plimsoll.service.worker.training.kernels.fused_kernels import has_values
+from plimsoll.service.worker.training.kernels.rms_norm import has_values
 from plimsoll.service.worker.training.parallel.experts import EXPERT_TENSORS, exchanged
 
 
@@ -170,11 +170,6 @@ def group_experts(
         dispatcher = Dispatcher(held=held, per_token=per_token, group=group, tensor_group=tensor_group)
         layer.mlp.dispatcher = dispatcher
         layer.mlp.forward = types.MethodType(_mixture, layer.mlp)
-
-
-def is_grouped(layer: Any) -> bool:
-    """Return whether a layer's mixture goes Megatron's way, by `group_experts`."""
-    return hasattr(layer.mlp, "dispatcher")
 
 
 def _mixture(mlp: Any, hidden_states: Any) -> Any:

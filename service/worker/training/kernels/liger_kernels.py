@@ -21,12 +21,8 @@ from torch import nn
 
 from plimsoll.planners.families import traits
 from plimsoll.planners.families.family import Liger
-from plimsoll.service.worker.training.kernels.fused_kernels import (
-    InPlaceCrossEntropy,
-    has_values,
-    normed,
-    normed_gradients,
-)
+from plimsoll.service.worker.training.kernels.in_place_loss import InPlaceCrossEntropy
+from plimsoll.service.worker.training.kernels.rms_norm import has_values, normed, normed_gradients
 
 # Streaming multiprocessors of an H100 SXM (NVIDIA H100 white paper, table 2); an H200 has as many.
 MULTIPROCESSORS = 132

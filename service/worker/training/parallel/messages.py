@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from plimsoll.service.worker.training.job import PipelineStage
+from plimsoll.service.worker.jobs.job import PipelineStage
 
 
 class MessageBuffers:

@@ -19,10 +19,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
-from plimsoll.service.worker.training.job import PipelineStage, TraceJob
 from plimsoll.service.worker.training.parallel.messages import MessageBuffers
-from plimsoll.service.worker.training.stack import Stack
 
 # After the pipeline is full every further pair of passes finds the memory as the one before; interleaved, every round.
 STEADY_ROUNDS = 2

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.experimental._context_parallel import _attention as torch_ring
 
-from plimsoll.service.worker.training.job import TraceJob
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.training.kernels.attention import register_attention
 
 RING_ATTENTION = "plimsoll_ring"

@@ -13,8 +13,8 @@ from torch.distributed.tensor import Shard
 
 from plimsoll.planners.sharding import Mesh
 from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.training.decoder_parts import decoder_layers, head, last_norm, token_embedding
-from plimsoll.service.worker.training.job import TraceJob
 from plimsoll.service.worker.training.parallel.experts import EXPERT_TENSORS, mixtures
 from plimsoll.service.worker.training.precision import sharding_policy
 

@@ -21,8 +21,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from plimsoll.service.worker.stacks.megatron.grouped_experts import is_grouped
 from plimsoll.service.worker.training.parallel.adapter_parallel import with_adapters
+from plimsoll.service.worker.training.parallel.experts import has_dispatcher
 from plimsoll.service.worker.training.parallel.latent_parallel import is_latent, keep_distributed, latent_plan
 from plimsoll.service.worker.training.parallel.mixture_parallel import compute_own_parts, is_mixture, mixture_plan
 
@@ -49,7 +49,7 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
         plan["model.norm"] = SequenceParallel()
     held = {name for name, module in model.named_modules() if not isinstance(module, nn.Identity)}
     parallelize_module(model, mesh, {name: style for name, style in plan.items() if name in held})
-    if any(is_mixture(layer) and not is_grouped(layer) for layer in model.model.layers):
+    if any(is_mixture(layer) and not has_dispatcher(layer) for layer in model.model.layers):
         compute_own_parts(model)
     for layer in model.model.layers:
         plan = _layer_plan(sequence_parallel=sequence_parallel)
@@ -59,7 +59,7 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
             keep_distributed(layer.self_attn, mesh)
         if is_mixture(layer):
             plan = {name: style for name, style in plan.items() if not name.startswith("mlp")}
-            plan |= {} if is_grouped(layer) else mixture_plan(layer.mlp)
+            plan |= {} if has_dispatcher(layer) else mixture_plan(layer.mlp)
         parallelize_module(layer, mesh, with_adapters(plan, layer, residual))
     for name, parameter in model.named_parameters():
         if name in frozen:  # SequenceParallel makes a norm's weight anew, and lets it learn

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
-from plimsoll.service.worker import child as child_module
+from plimsoll.service.worker.processes import child as child_module
 from plimsoll.service.worker.processes.child import ChildLimits, run_child
 from plimsoll.service.worker.quantization.checkpoints import writer
 from plimsoll.service.worker.quantization.checkpoints.output_folder import PARTIAL_SUFFIX

@@ -15,7 +15,7 @@ from plimsoll.service.worker.devices.device import find_device
 from plimsoll.service.worker.proofs.device.processes import PATIENCE_SECONDS
 from plimsoll.service.worker.proofs.device.rank_process import real_group
 from plimsoll.service.worker.proofs.device.running import run_rank
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import job
 
 # Longer than those who started it wait for all: they ask each rank where it stands.

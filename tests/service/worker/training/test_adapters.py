@@ -10,8 +10,8 @@ import torch
 from plimsoll.planners.formats import tensor_bytes
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.training.job import PipelineStage
 from plimsoll.service.worker.training.kernels.four_bit import FourBitLinear
 from tests.service.worker.cases import config, requested_bytes, traced
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.jobs.config_keys import depth_key, hidden_size, number_of_layers
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import traceable_torch
 from plimsoll.service.worker.training.building import causal_model
-from plimsoll.service.worker.training.config_keys import depth_key, hidden_size, number_of_layers
 from plimsoll.service.worker.training.decoder_parts import (
     decoder_layers,
     has_tied_head,

@@ -8,7 +8,6 @@ Outside: embedding and head ceil(101 / 4) = 26 rows x 64 = 1,664 each, last norm
 
 import pytest
 
-from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.recording.ledger import Kind
 from tests.service.worker.cases import config, requested_bytes, traced
 
@@ -187,17 +186,3 @@ def test_eager_attention_keeps_scores_that_flash_does_not():
     # the fp32 log-sum-exp, 4 x 2 x 4 x 32.
     eager, flash = (_kept_by_forward(traced(attention=attention)) for attention in ("eager", "flash"))
     assert eager - flash > 2 * (6 * 2 * 4 * 32 * 32 - 4 * 2 * 4 * 32) * 0.9
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {"framework": "megatron", "zero_stage": 3},
-        {"framework": "accelerate", "zero_stage": 1},
-        {"framework": "accelerate", "tensor_parallel": 2, "fused_cross_entropy": True},
-    ],
-)
-def test_a_sharding_that_is_not_traced_is_refused_by_name(layout):
-    with pytest.raises(NotYetAvailable) as refusal:
-        traced(**layout)
-    assert refusal.value.pointer.startswith("/layout/")

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 
 from plimsoll.service.worker.stacks.deepspeed.zero.partitions import Gather, Partition
-from plimsoll.service.worker.stacks.deepspeed.zero.settings import Making, ZeroSettings
+from plimsoll.service.worker.stacks.deepspeed.zero.settings import ZeroSettings
+from plimsoll.service.worker.training.engine import Making
 
 NEVER = -1
 

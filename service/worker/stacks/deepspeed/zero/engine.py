@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.stacks.deepspeed.zero.flat import FlatEngine
-from plimsoll.service.worker.stacks.deepspeed.zero.settings import ZeroEngine, zero_settings
+from plimsoll.service.worker.stacks.deepspeed.zero.settings import zero_settings
 from plimsoll.service.worker.stacks.deepspeed.zero.sharded import ShardedEngine
 from plimsoll.service.worker.stacks.deepspeed.zero.whole import WholeEngine
-from plimsoll.service.worker.training.job import TraceJob
+from plimsoll.service.worker.training.engine import Engine
 from plimsoll.service.worker.training.precision import parameter_dtype
-from plimsoll.service.worker.training.stack import Stack
 
 ALL_WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = range(3)
 
 
-def zero_engine(job: TraceJob, stack: Stack, model: Any) -> ZeroEngine:
+def zero_engine(job: TraceJob, stack: Stack, model: Any) -> Engine:
     """Return the engine of the job's ZeRO stage over what of a model learns.
 
     Source: DeepSpeed 0.19.8, runtime/engine.py, `_configure_optimizer`.

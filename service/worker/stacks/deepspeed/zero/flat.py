@@ -18,13 +18,13 @@ from torch._utils import _flatten_dense_tensors
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.deepspeed.zero.master import FlatMaster, flattened
 from plimsoll.service.worker.stacks.deepspeed.zero.settings import (
-    Making,
     ZeroSettings,
     accumulate_into,
     average,
     gradient_of,
     norm,
 )
+from plimsoll.service.worker.training.engine import Making
 
 # `nccl_start_alignment_factor`: every rank's part begins at a multiple of four bytes.
 ALIGNED_ELEMENTS = 2

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.stacks.deepspeed.zero.settings import Making
+from plimsoll.service.worker.training.engine import Making
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,19 +1,14 @@
-"""What DeepSpeed's ZeRO is told: sizes of its buckets, and what its engine offers to a traced step."""
+"""What DeepSpeed's ZeRO is told, sizes of its buckets, and what its optimizers do alike with gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from plimsoll.planners.memory import nvme
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.training.optimizers import Optimizer
 
 # DeepSpeed 0.19.8, runtime/zero/config.py, `DeepSpeedZeroConfig`: what a config without a word of them asks for.
 PERSISTENCE_THRESHOLD_ELEMENTS = 100_000  # stage3_param_persistence_threshold
@@ -48,35 +43,6 @@ def zero_settings(framework: str, accumulation_dtype: torch.dtype) -> ZeroSettin
         sub_group=nvme.SUB_GROUP_ELEMENTS,
         accumulation_dtype=accumulation_dtype,
     )
-
-
-class Making(Protocol):
-    """Says what is allocated within a block (`StorageTracker.making`)."""
-
-    def __call__(self, kind: Kind) -> AbstractContextManager[None]:
-        """Return the context."""
-
-
-class ZeroEngine(Optimizer, Protocol):
-    """An optimizer that takes part in the passes too."""
-
-    def attach(self, making: Making) -> AbstractContextManager[None]:
-        """Return the context in which its hooks stand on parameters and modules."""
-
-    def begin_micro_batch(self, *, is_last: bool) -> None:
-        """Take note that a micro-batch begins, the step's last or not."""
-
-    def end_backward(self) -> None:
-        """Reduce what waits, once a backward pass is over."""
-
-    def named_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what is stored of the parameters beside themselves."""
-
-    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the buffers that stand from the first step's beginning."""
-
-    def named_gradients(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the gradients' own buffers that stand from the first step's beginning."""
 
 
 def average(gradient: torch.Tensor, ranks: int) -> torch.Tensor:

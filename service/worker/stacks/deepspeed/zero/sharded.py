@@ -19,13 +19,13 @@ from plimsoll.service.worker.stacks.deepspeed.zero.coordinator import Coordinato
 from plimsoll.service.worker.stacks.deepspeed.zero.hooks import coordinated
 from plimsoll.service.worker.stacks.deepspeed.zero.partitions import Partition, gather_now, partitioned
 from plimsoll.service.worker.stacks.deepspeed.zero.settings import (
-    Making,
     ZeroSettings,
     accumulate_into,
     average,
     gradient_of,
     norm,
 )
+from plimsoll.service.worker.training.engine import Making
 from plimsoll.service.worker.training.optimizers import replicated_optimizer
 
 

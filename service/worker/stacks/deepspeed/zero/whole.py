@@ -15,7 +15,8 @@ from torch._utils import _flatten_dense_tensors
 
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.deepspeed.zero.master import FlatMaster, flattened
-from plimsoll.service.worker.stacks.deepspeed.zero.settings import Making, average, gradient_of
+from plimsoll.service.worker.stacks.deepspeed.zero.settings import average, gradient_of
+from plimsoll.service.worker.training.engine import Making
 
 # runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once, whatever the config says of buckets.
 REDUCED_AT_ONCE_ELEMENTS = 500_000_000

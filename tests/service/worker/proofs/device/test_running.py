@@ -8,8 +8,8 @@ from plimsoll.service.worker.devices.device import find_device
 from plimsoll.service.worker.processes.child_main import is_out_of_memory
 from plimsoll.service.worker.proofs.device.running import Record, described_failure, held_bytes, kept_bytes, run_rank
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.rank import process_group_of
-from plimsoll.service.worker.training.stack import find_stack
 from tests.service.worker.cases import config, job, traced
 
 # What the CUDA kernel of flash attention keeps and the CPU's does not: a seed and an offset, 16 and 8 bytes, a layer.

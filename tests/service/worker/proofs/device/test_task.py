@@ -8,7 +8,7 @@ from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.proofs.device.task import device_result
 from plimsoll.service.worker.proofs.device.where import Ranks
 from plimsoll.service.worker.proofs.task import run
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import config, job, request
 
 # One rank alone, so that no other process is started.

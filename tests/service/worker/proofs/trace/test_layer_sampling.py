@@ -2,12 +2,12 @@
 
 import pytest
 
+from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.layer_sampling import layer_kinds, layer_sample, trace_stage
 from plimsoll.service.worker.proofs.trace.task import StageTrace, sampling_notes
 from plimsoll.service.worker.recording.curve import phase_peaks
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
-from plimsoll.service.worker.training.job import PipelineStage
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import LATENT, config, job, traced
 
 MIXTURE = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
@@ -15,7 +15,7 @@ MIXTURE = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=
 
 def deep(layers, **changes):
     wanted = job(config=config(num_hidden_layers=layers, **changes.pop("model", {})), **changes)
-    return wanted, wanted.deciding_stages[0]
+    return wanted, find_stack(wanted.framework), wanted.deciding_stages[0]
 
 
 def depths(layers, **changes):
@@ -82,6 +82,7 @@ def test_dense_layers_before_a_mixture_s_are_all_traced():
 @pytest.mark.parametrize(
     "changes",
     [
+        {"framework": "deepspeed"},
         {"recompute": "full", "recompute_layers": 3},
         {"virtual_pipeline": 2},
         {"attention": "eager", "model": {"sliding_window": 16}},
@@ -94,9 +95,9 @@ def test_layers_that_differ_are_all_traced(changes):
 
 
 def test_a_later_stage_with_a_mixture_s_dense_layers_is_traced_whole():
-    wanted, _ = deep(60, model={"first_k_dense_replace": 3})
-    assert layer_sample(wanted, PipelineStage(number=1, stages=2, first_layer=2, last_layer=29)) is None
-    assert layer_sample(wanted, PipelineStage(number=1, stages=2, first_layer=30, last_layer=59)) is not None
+    wanted, stack, _ = deep(60, model={"first_k_dense_replace": 3})
+    assert layer_sample(wanted, stack, PipelineStage(number=1, stages=2, first_layer=2, last_layer=29)) is None
+    assert layer_sample(wanted, stack, PipelineStage(number=1, stages=2, first_layer=30, last_layer=59)) is not None
 
 
 def test_layers_of_a_kind_are_told_by_transformers_fields():

@@ -11,7 +11,7 @@ import torch
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.megatron.grouped_experts import Dispatcher, GroupedLinear, WeightedSwiGlu
 from tests.service.worker.cases import config, requested_bytes, traced
-from tests.service.worker.training.parallel.test_experts import exchanges
+from tests.service.worker.stacks.fsdp2.test_experts import exchanges
 
 MIXTRAL = config(
     model_type="mixtral", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=None

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.training.job import TraceJob
-from plimsoll.service.worker.training.kernels.fused_kernels import EPSILON
+from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.kernels.liger_kernels import (
     LigerGatedActivation,
     LigerRmsNorm,
     LigerRotation,
     liger_loss,
 )
-from plimsoll.service.worker.training.stack import find_stack
+from plimsoll.service.worker.training.kernels.rms_norm import EPSILON
 from plimsoll.service.worker.training.step import trace_steps
 from tests.service.worker.cases import job, requested_bytes
 

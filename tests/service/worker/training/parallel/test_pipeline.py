@@ -2,9 +2,9 @@
 
 import pytest
 
+from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.task import run
 from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.training.job import PipelineStage
 from plimsoll.service.worker.training.parallel.pipeline import (
     all_forward_all_backward,
     one_forward_one_backward,

@@ -1,11 +1,11 @@
 import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.proofs.refusals.every import refuse
 from plimsoll.service.worker.proofs.trace.task import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
-from plimsoll.service.worker.training.stack import find_stack
-from plimsoll.service.worker.training.traceable import refuse_untraced_sharding
-from tests.service.worker.cases import job, requested_bytes, traced
+from plimsoll.service.worker.stacks.found import find_stack
+from tests.service.worker.cases import asked, job, requested_bytes, traced
 
 # Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.
 ELEMENTS = 105_408
@@ -70,7 +70,8 @@ def test_adapters_are_traced_with_recomputation_over_parts():
 
 
 def test_a_result_names_the_stand_in():
-    assert "stand-in for DeepSpeed's ZeRO stage 2" in traced_with(job(framework="deepspeed", zero_stage=2))
+    wanted, stack = job(framework="deepspeed", zero_stage=2), find_stack("deepspeed")
+    assert "stand-in for DeepSpeed's ZeRO stage 2" in traced_with(wanted, stack)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +85,5 @@ def test_a_result_names_the_stand_in():
 )
 def test_what_is_not_traced_of_deepspeed_says_so(changes, pointer):
     with pytest.raises(NotYetAvailable) as refusal:
-        refuse_untraced_sharding(job(framework="deepspeed", **changes), find_stack("deepspeed"))
+        refuse(asked(framework="deepspeed", **changes), on_device=False)
     assert refusal.value.pointer == pointer

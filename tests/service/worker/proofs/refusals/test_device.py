@@ -1,12 +1,12 @@
 import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
-from plimsoll.service.worker.proofs.device.runnable import refuse_what_has_no_values
-from tests.service.worker.cases import job
+from plimsoll.service.worker.proofs.refusals.every import refuse
+from tests.service.worker.cases import asked
 
 
 def test_a_plain_job_runs():
-    refuse_what_has_no_values(job())
+    refuse(asked(), on_device=True)
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ def test_a_plain_job_runs():
 )
 def test_what_is_traced_by_shape_or_by_another_s_code_is_refused(changes, pointer):
     with pytest.raises(NotYetAvailable) as refusal:
-        refuse_what_has_no_values(job(**changes))
+        refuse(asked(**changes), on_device=True)
     assert refusal.value.pointer == pointer

@@ -2,9 +2,8 @@ import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.questions import Lora
-from plimsoll.service.worker.training.stack import find_stack
-from plimsoll.service.worker.training.traceable import refuse_untraced_sharding
-from tests.service.worker.cases import LATENT, config, job
+from plimsoll.service.worker.proofs.refusals.every import refuse
+from tests.service.worker.cases import LATENT, asked, config
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
 EXPERTS = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
@@ -13,8 +12,7 @@ CONTEXT = {"framework": "fsdp2", "context_parallel": 2}
 
 
 def check(**changes):
-    wanted = job(**changes)
-    refuse_untraced_sharding(wanted, find_stack(wanted.framework))
+    refuse(asked(**changes), on_device=False)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +154,39 @@ def test_what_is_not_traced_of_a_family_is_refused(changes, pointer):
 )
 def test_what_is_traced_of_a_family_is_not_refused(changes):
     check(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"framework": "megatron", "zero_stage": 2}, "/layout/zero_stage"),
+        ({"framework": "megatron", "zero_stage": 3}, "/layout/zero_stage"),
+        ({"framework": "accelerate", "zero_stage": 1}, "/layout/zero_stage"),
+        ({"framework": "fsdp2", "tensor_parallel": 2, "fused_cross_entropy": True}, "/layout/fused_cross_entropy"),
+        ({"framework": "accelerate", "tensor_parallel": 2, "fused_cross_entropy": True}, "/layout/fused_cross_entropy"),
+    ],
+)
+def test_a_sharding_that_is_not_traced_of_a_stack_is_refused_by_name(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        check(**changes)
+    assert refusal.value.pointer == pointer
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"framework": "fsdp2", "method": "lora"}, "not traced yet"),
+        ({"tensor_parallel": 2, "method": "qlora"}, "use lora, or tensor_parallel 1"),
+    ],
+)
+def test_adapters_are_refused_where_they_are_not_traced(changes, reason):
+    with pytest.raises(NotYetAvailable, match=reason):
+        check(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"framework": "fsdp2", "tensor_parallel": 2}, {"framework": "megatron", "zero_stage": 1}]
+)
+def test_families_with_other_matrices_are_refused_where_llama_s_names_matter(changes):
+    with pytest.raises(NotYetAvailable, match="phi3"):
+        check(**changes, config=config(model_type="phi3"))

@@ -1,14 +1,13 @@
 import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
-from plimsoll.service.worker.training.kernels.liger_jobs import liger_model_types, refuse_liger_kernels
-from plimsoll.service.worker.training.stack import find_stack
-from tests.service.worker.cases import config, job
+from plimsoll.service.worker.proofs.refusals.every import refuse
+from plimsoll.service.worker.proofs.refusals.kernels import liger_model_types
+from tests.service.worker.cases import asked, config
 
 
 def check(kernels="fused", **changes):
-    wanted = job(**changes)
-    refuse_liger_kernels(wanted, find_stack(wanted.framework, kernels))
+    refuse(asked(kernels=kernels, **changes), on_device=False)
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "ddp", "fsdp2"])
@@ -45,4 +44,5 @@ def test_a_fused_loss_over_a_split_vocabulary_is_refused_without_the_kernels_too
 
 
 def test_without_the_kernels_their_limits_do_not_count():
-    check(None, framework="fsdp2", tensor_parallel=2, config=config(model_type="starcoder2"))
+    check(None, framework="fsdp2", tensor_parallel=2)
+    check(None, framework="fsdp2", config=config(model_type="starcoder2"))

@@ -1,28 +1,27 @@
 import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
-from plimsoll.service.worker.training.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
-from plimsoll.service.worker.training.stack import find_stack
-from tests.service.worker.cases import config, job
+from plimsoll.service.worker.jobs.job import FP8_MIXED
+from plimsoll.service.worker.proofs.refusals.every import refuse
+from tests.service.worker.cases import asked, config
 
 FP8 = {"framework": "fsdp2", "precision": FP8_MIXED}
 
 
 def check(**changes):
-    wanted = job(**(FP8 | changes))
-    refuse_eight_bit_products(wanted, find_stack(wanted.framework))
+    refuse(asked(**(FP8 | changes)), on_device=False)
 
 
 def test_torchtitan_s_products_are_traced_and_other_precisions_are_none_of_this():
     check()
     check(recompute="full")
-    check(framework="megatron", precision="bf16-mixed")
+    check(framework="megatron", zero_stage=1, precision="bf16-mixed")
 
 
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"framework": "megatron"}, "/training/precision"),
+        ({"framework": "megatron", "zero_stage": 1}, "/training/precision"),
         ({"tensor_parallel": 2}, "/layout/tensor_parallel"),
         ({"config": config(model_type="mixtral")}, "/training/precision"),
         ({"recompute": "selective"}, "/layout/recompute"),

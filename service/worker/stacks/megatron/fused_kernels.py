@@ -18,13 +18,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor, Partial
 
-from plimsoll.service.worker.training.kernels.fused_loss import turn_into_gradient
+from plimsoll.service.worker.training.kernels.rms_norm import has_values, normed, normed_gradients
 from plimsoll.service.worker.training.parallel.experts import one_expert_each
-
-EPSILON = 1e-6  # its value changes no tensor's shape
 
 
 class FusedRmsNorm(torch.autograd.Function):
@@ -71,55 +68,6 @@ class FusedSwiGlu(torch.autograd.Function):
         return torch.empty_like(gate), torch.empty_like(up)
 
 
-class InPlaceCrossEntropy(torch.autograd.Function):
-    """Cross-entropy that turns fp32 logits [tokens, local vocabulary] into their gradient in place."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss, and keep the logits' storage."""
-        ctx.save_for_backward(logits)
-        if has_values(logits):
-            losses = logits.new_empty(logits.shape[0])
-            # A label beyond this rank's part of the vocabulary stands for one within it.
-            turn_into_gradient(logits, labels % logits.shape[1], losses)
-            logits.div_(logits.shape[0])
-            return losses.mean()
-        return torch.zeros((), dtype=torch.float32)
-
-    @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the kept storage as the gradient."""
-        (logits,) = ctx.saved_tensors
-        return logits, None
-
-
-def has_values(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is more than its shape."""
-    return not isinstance(tensor, FakeTensor)
-
-
-def normed(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return RMSNorm's output, and the inverse root of each token's mean square in fp32."""
-    lengths = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
-    statistic = lengths.square_().div_(hidden.shape[-1]).add_(EPSILON).rsqrt_()
-    return (hidden * statistic.to(hidden.dtype)[..., None]).mul_(weight), statistic
-
-
-def normed_gradients(
-    gradient: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor, statistic: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of RMSNorm's input and weight.
-
-    With r the statistic and n the features: r g w - r^3 x (g w . x) / n, and the sum over tokens of r g x.
-    """
-    inverse = statistic.to(hidden.dtype)[..., None]
-    of_weight = (hidden * inverse).mul_(gradient).flatten(0, -2).sum(dim=0)
-    of_hidden = gradient * weight
-    alike = (of_hidden[..., None, :] @ hidden[..., None])[..., 0] / hidden.shape[-1]
-    of_hidden.mul_(inverse).addcmul_(hidden, alike * inverse**3, value=-1)
-    return of_hidden, of_weight
-
-
 def fuse_layers(model: Any) -> None:
     """Give a Llama-like transformers model Megatron's fused norms and SwiGLU."""
 
@@ -140,12 +88,6 @@ def fuse_layers(model: Any) -> None:
             module.forward = types.MethodType(norm, module)
         elif type(module).__name__.endswith("MLP"):
             module.forward = types.MethodType(feed_forward, module)
-
-
-def vocabulary_parallel_loss(logits: torch.Tensor, labels: torch.Tensor) -> Any:
-    """Return Megatron's loss of logits [batch, sequence, vocabulary], this rank's part where they are split."""
-    local = logits.to_local() if isinstance(logits, DTensor) else logits
-    return InPlaceCrossEntropy.apply(local.flatten(0, 1).float(), labels.flatten())  # type: ignore[no-untyped-call]
 
 
 def dummy_weight_gradients(chunks: Iterable[Any]) -> list[torch.Tensor]:

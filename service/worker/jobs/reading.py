@@ -1,0 +1,88 @@
+"""The job to prove, read from a stored plan and the request that it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.jobs.job import EVERY_STATE, PipelineStage, TraceJob
+
+
+def read_job(request: Mapping[str, Any]) -> TraceJob:
+    """Return the job of a validation request.
+
+    Raises `InvalidQuestion` for a request that lacks its parts.
+    """
+    try:
+        training, layout = request["request"]["training"], request["plan"]["layout"]
+        model = request["model"]
+        return TraceJob(
+            model_name=model["name"],
+            config=model["config"],
+            framework=layout["framework"],
+            sequence_length=training["sequence_length"],
+            micro_batch_size=layout["micro_batch_size"],
+            accumulation_steps=layout["gradient_accumulation_steps"],
+            precision=training.get("precision", "bf16-mixed"),
+            optimizer=training.get("optimizer", "adamw"),
+            attention=training.get("attention") or "flash",
+            kernels=training.get("kernels"),
+            recompute=layout["recompute"],
+            recompute_layers=layout.get("recompute_layers"),
+            fused_cross_entropy=bool(layout.get("fused_cross_entropy", False)),
+            data_parallel=layout["data_parallel"],
+            tensor_parallel=layout["tensor_parallel"],
+            pipeline_parallel=layout["pipeline_parallel"],
+            sequence_parallel=layout["sequence_parallel"],
+            zero_stage=layout["zero_stage"],
+            shard_group=layout["shard_group"],
+            virtual_pipeline=layout.get("virtual_pipeline", 1),
+            context_parallel=layout.get("context_parallel", 1),
+            expert_parallel=layout.get("expert_parallel", 1),
+            states_on_host=layout.get("offload", "none") == EVERY_STATE,
+            pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
+            activation_offload=bool(layout.get("activation_offload", False)),
+            **_recompute_parts(training.get("recompute")),
+            stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
+            method=training.get("method", "full"),
+            lora=_lora(training.get("lora")),
+        )
+    except KeyError as missing:
+        raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
+
+
+def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[PipelineStage, ...]:
+    """Return the stages as the plan cut them; a plan without a pipeline needs none."""
+    if pipeline_parallel == 1:
+        return ()
+    return tuple(
+        PipelineStage(
+            number=part["stage"],
+            stages=pipeline_parallel,
+            first_layer=part["layers"][0],
+            last_layer=part["layers"][1],
+            planned_bytes=int(part["peak_bytes"]),
+        )
+        for part in memory["stages"]
+    )
+
+
+def _recompute_parts(asked: Any) -> dict[str, Any]:
+    """Return which layers or parts of layers a request names; a mode's name alone names none."""
+    if not isinstance(asked, dict):
+        return {}
+    return {"recompute_every": asked.get("every"), "recompute_modules": tuple(asked.get("modules", ()))}
+
+
+def _lora(part: Mapping[str, Any] | None) -> Lora:
+    if part is None:
+        return Lora()
+    targets = part["target_modules"]
+    return Lora(
+        rank=part["rank"],
+        target_modules=(targets,) if isinstance(targets, str) else tuple(targets),
+        double_quantization=part["double_quantization"],
+    )

@@ -1,0 +1,60 @@
+"""A rule of jobs: which are not proved yet, in what words that is told, and at which field of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+
+if TYPE_CHECKING:
+    from plimsoll.service.worker.jobs.job import TraceJob
+    from plimsoll.service.worker.jobs.stack import Stack
+
+
+class Subject(StrEnum):
+    """What rules are about, in the order in which they are asked; of a job the first that it breaks is told."""
+
+    REQUEST = "request"
+    STACK = "stack"
+    SHARDING = "sharding"
+    MATRICES = "matrices"
+    OFFLOAD = "offload"
+    ADAPTERS = "adapters"
+    EXPERTS = "experts"
+    KERNELS = "kernels"
+    FAMILY = "family"
+    CONTEXT = "context"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A job and its stack, and the parts of the request and of the plan's layout that the job was read from."""
+
+    job: TraceJob
+    stack: Stack
+    training: Mapping[str, Any]
+    layout: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Why a job is not proved yet: what breaks it, the field to point at, and the sentence with its numbers."""
+
+    broken: Callable[[Asked], bool]
+    pointer: str | Callable[[Asked], str]
+    words: str | Callable[[Asked], str]
+
+    def refusal(self, asked: Asked) -> NotYetAvailable:
+        """Return what a job that breaks the rule is told."""
+        words = self.words if isinstance(self.words, str) else self.words(asked)
+        pointer = self.pointer if isinstance(self.pointer, str) else self.pointer(asked)
+        return NotYetAvailable(words, pointer=pointer)
+
+
+def first_broken(rules: Iterable[Rule], asked: Asked) -> Rule | None:
+    """Return the first of the rules that a job breaks."""
+    return next((rule for rule in rules if rule.broken(asked)), None)

@@ -1,0 +1,109 @@
+"""What is traced of some families and not of others: how their matrices are split, what else divides them."""
+
+from __future__ import annotations
+
+from plimsoll.planners.families import traits
+from plimsoll.planners.families.family import LLAMA_PARTS
+from plimsoll.service.worker.jobs.job import MIXED_PRECISIONS
+from plimsoll.service.worker.jobs.rule import Asked, Rule
+from plimsoll.service.worker.jobs.stack import Replication
+from plimsoll.service.worker.jobs.states import is_fully_sharded
+from plimsoll.service.worker.stacks.found import traced_stacks
+
+
+def _model_type(asked: Asked) -> str:
+    model_type: str = asked.job.config["model_type"]
+    return model_type
+
+
+def _has_latents(asked: Asked) -> bool:
+    return asked.job.tracing.has_latent_attention
+
+
+LATENTS_ARE_NOT_FUSED = Rule(
+    broken=lambda asked: _has_latents(asked) and asked.stack.has_fused_kernels,
+    pointer="/layout/framework",
+    words=lambda asked: f"{_model_type(asked)!r} is traced without fused kernels only.",
+)
+
+
+def _splits_latents_otherwise(asked: Asked) -> bool:
+    job = asked.job
+    is_known = asked.stack.splits_latents and job.sequence_parallel and job.context_parallel == 1
+    return _has_latents(asked) and job.tensor_parallel > 1 and not is_known
+
+
+def _latents(_asked: Asked) -> str:
+    (stack,) = traced_stacks(lambda stack: stack.splits_latents)
+    return (
+        f"Latent attention over tensor-parallel ranks is traced as {stack.program} does it: {stack.name}, a split "
+        "sequence."
+    )
+
+
+LATENTS_ARE_SPLIT_BY_HEAD = Rule(broken=_splits_latents_otherwise, pointer="/layout/tensor_parallel", words=_latents)
+LATENTS_ARE_NOT_SPLIT_BESIDE_EXPERTS = Rule(
+    broken=lambda asked: _has_latents(asked) and asked.job.tensor_parallel > 1 and asked.job.expert_parallel > 1,
+    pointer="/layout/expert_parallel",
+    words="Experts over other ranks are not traced beside tensor parallelism yet.",
+)
+
+
+def _has_unknown_matrices(asked: Asked) -> bool:
+    family, has_fused_kernels = asked.job.tracing, asked.stack.has_fused_kernels
+    is_known = family.has_llama_matrices or (has_fused_kernels and family.groups_experts)
+    is_asked = asked.job.tensor_parallel > 1 or has_fused_kernels
+    return not family.has_latent_attention and not is_known and is_asked
+
+
+MATRICES_ARE_KNOWN = Rule(
+    broken=_has_unknown_matrices,
+    pointer=lambda asked: "/layout/tensor_parallel" if asked.job.tensor_parallel > 1 else "/layout/framework",
+    words=lambda asked: f"{_model_type(asked)!r} is traced without tensor parallelism and fused kernels only.",
+)
+RULES_OF_MATRICES = (
+    LATENTS_ARE_NOT_FUSED,
+    LATENTS_ARE_SPLIT_BY_HEAD,
+    LATENTS_ARE_NOT_SPLIT_BESIDE_EXPERTS,
+    MATRICES_ARE_KNOWN,
+)
+
+
+def _divides_other_parts(asked: Asked) -> bool:
+    is_divided = asked.job.pipeline_parallel > 1 or asked.job.context_parallel > 1
+    return traits(_model_type(asked)).parts != LLAMA_PARTS and is_divided
+
+
+OTHER_PARTS_ARE_WHOLE = Rule(
+    broken=_divides_other_parts,
+    pointer=lambda asked: (
+        "/layout/pipeline_parallel" if asked.job.pipeline_parallel > 1 else "/layout/context_parallel"
+    ),
+    words=lambda asked: f"{_model_type(asked)!r} is traced without pipelines and with whole sequences only.",
+)
+TRANSPOSED_MATRICES_HAVE_16_BITS = Rule(
+    broken=lambda asked: asked.job.tracing.has_transposed_matrices and asked.job.method == "qlora",
+    pointer="/training/method",
+    words=lambda asked: (
+        f"The matrices of {_model_type(asked)!r}, whose first dimension is the input's, are not traced in four bits "
+        "yet."
+    ),
+)
+BIASED_EXPERTS_STAY = Rule(
+    broken=lambda asked: asked.job.tracing.has_biased_experts and asked.job.expert_parallel > 1,
+    pointer="/layout/expert_parallel",
+    words=lambda asked: f"The experts of {_model_type(asked)!r}, which have biases, are traced on every rank only.",
+)
+
+
+def _casts_experts(asked: Asked) -> bool:
+    is_autocast = asked.stack.replication is Replication.AUTOCAST and asked.job.precision in MIXED_PRECISIONS
+    return asked.job.has_experts and not is_fully_sharded(asked.job, asked.stack) and is_autocast
+
+
+EXPERTS_ARE_NOT_CAST = Rule(
+    broken=_casts_experts,
+    pointer="/layout/zero_stage",
+    words="Experts held in fp32 are not traced: torch's grouped product is not cast by autocast.",
+)
+RULES = (OTHER_PARTS_ARE_WHOLE, TRANSPOSED_MATRICES_HAVE_16_BITS, BIASED_EXPERTS_STAY, EXPERTS_ARE_NOT_CAST)

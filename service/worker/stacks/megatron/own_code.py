@@ -1,0 +1,31 @@
+"""What stands in for Megatron's own code: fused kernels, inputs gathered twice, grouped experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.stacks.megatron.fused_kernels import dummy_weight_gradients, fuse_layers
+from plimsoll.service.worker.stacks.megatron.grouped_experts import group_experts
+from plimsoll.service.worker.stacks.megatron.sequence_gathers import gather_again
+from plimsoll.service.worker.training.own_code import OwnCode
+
+
+def _place_experts(model: Any, job: TraceJob, mesh: DeviceMesh) -> None:
+    group_experts(
+        model,
+        group=mesh["expert"].get_group(),
+        tensor_group=mesh["tensor"].get_group() if job.expert_tensor_parallel > 1 else None,
+        per_token=job.experts_per_token,
+    )
+
+
+def _fuse_layers(model: Any, job: TraceJob) -> None:
+    fuse_layers(model)
+    if job.tensor_parallel > 1 and job.sequence_parallel:
+        gather_again(model)
+
+
+OWN_CODE = OwnCode(place_experts=_place_experts, fuse_layers=_fuse_layers, dummy_gradients=dummy_weight_gradients)

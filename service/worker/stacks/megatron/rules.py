@@ -1,0 +1,58 @@
+"""What is not traced of Megatron's norms over a split sequence, and of its experts."""
+
+from __future__ import annotations
+
+from plimsoll.service.worker.jobs.job import LAYER_NORM, MIXED_PRECISIONS
+from plimsoll.service.worker.jobs.rule import Asked, Rule
+from plimsoll.service.worker.jobs.states import keeps_master_weights
+
+
+def _recomputes_split_norms(asked: Asked) -> bool:
+    job = asked.job
+    return job.tensor_parallel > 1 and job.sequence_parallel and LAYER_NORM in job.recompute_modules
+
+
+NORMS_ARE_NOT_RECOMPUTED_SPLIT = Rule(
+    broken=_recomputes_split_norms,
+    pointer="/layout/sequence_parallel",
+    words=lambda asked: f"{asked.job.framework}'s norms are not recomputed over a split sequence in a trace yet.",
+)
+EXPERTS_KEEP_MASTER_WEIGHTS = Rule(
+    broken=lambda asked: asked.job.has_experts and not keeps_master_weights(asked.job, asked.stack),
+    pointer="/training/precision",
+    words=lambda asked: f"{asked.job.framework}'s experts are traced in {' and '.join(MIXED_PRECISIONS)}.",
+)
+
+
+def _splits_experts_alone(asked: Asked) -> bool:
+    return asked.job.has_experts and asked.job.tensor_parallel > 1 and not asked.job.sequence_parallel
+
+
+EXPERTS_NEED_A_SPLIT_SEQUENCE = Rule(
+    broken=_splits_experts_alone,
+    pointer="/layout/sequence_parallel",
+    words=lambda asked: (
+        f"{asked.job.framework}'s experts are not trained with tensor_parallel but without sequence_parallel "
+        "(Megatron-Core, core/transformer/moe/moe_layer.py, refuses it)."
+    ),
+)
+
+
+def _ranks_of_a_stage(asked: Asked) -> int:
+    return asked.job.data_parallel * asked.job.context_parallel * asked.job.tensor_parallel
+
+
+def _forms_no_groups(asked: Asked) -> bool:
+    job = asked.job
+    return job.has_experts and _ranks_of_a_stage(asked) % (job.expert_parallel * job.expert_tensor_parallel) != 0
+
+
+EXPERTS_LIE_IN_WHOLE_GROUPS = Rule(
+    broken=_forms_no_groups,
+    pointer="/layout/expert_parallel",
+    words=lambda asked: (
+        f"{_ranks_of_a_stage(asked)} ranks of a stage do not form groups of {asked.job.expert_parallel} with different "
+        "experts."
+    ),
+)
+RULES_OF_EXPERTS = (EXPERTS_KEEP_MASTER_WEIGHTS, EXPERTS_NEED_A_SPLIT_SEQUENCE, EXPERTS_LIE_IN_WHOLE_GROUPS)

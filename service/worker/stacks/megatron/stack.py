@@ -1,0 +1,31 @@
+"""Megatron-LM: fused kernels, experts of its own, fp32 gradients beside 16-bit parameters.
+
+Source: Megatron-Core, distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py.
+"""
+
+from __future__ import annotations
+
+from plimsoll.service.worker.jobs.rule import Subject
+from plimsoll.service.worker.jobs.stack import Notes, Replication, Stack
+from plimsoll.service.worker.stacks.megatron.rules import NORMS_ARE_NOT_RECOMPUTED_SPLIT, RULES_OF_EXPERTS
+
+STACK = Stack(
+    name="megatron",
+    program="Megatron",
+    replication=Replication.MASTER_WEIGHTS,
+    main_gradients_in_fp32=True,
+    has_fused_kernels=True,
+    frees_sent_outputs=True,
+    notes=Notes(
+        kernels="Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.",
+        kernels_on_device=(
+            "Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels."
+        ),
+        experts=(
+            "Experts, and what permutes and sends their tokens, are after Megatron-Core's code, without its "
+            "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
+        ),
+    ),
+    rules={Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT,), Subject.EXPERTS: RULES_OF_EXPERTS},
+    own_code=f"{__package__}.own_code",
+)

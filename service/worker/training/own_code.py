@@ -1,0 +1,56 @@
+"""What stands in for a stack's own code, where it does not run transformers' and torch's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.training.engine import Engine
+
+
+def _leave_alone(_model: Any, _job: TraceJob) -> None:
+    """Change nothing."""
+
+
+def _transformers_experts(_model: Any, _job: TraceJob, _mesh: DeviceMesh) -> None:
+    """Leave every expert where it is."""
+
+
+def _no_gradients(_chunks: Iterable[Any]) -> list[torch.Tensor]:
+    return []
+
+
+def _torch_optimizer(_job: TraceJob, _stack: Stack, _model: Any) -> None:
+    """Return no engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCode:
+    """What is put into a rank's part of a model, in the order of a rank's building; a stack has what differs.
+
+    `place_experts` leaves a mixture this rank's experts and sends tokens over the mesh of experts. `cast_products`
+    puts products in fp8 in place of the model's, `fuse_layers` kernels of the stack's own in place of its layers'
+    operations, for which `dummy_gradients` are what autograd is handed where they add up gradients themselves.
+    `engine` returns the optimizer that takes part in the passes, None where there is no such.
+    """
+
+    place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
+    cast_products: Callable[[Any, TraceJob], None] = _leave_alone
+    fuse_layers: Callable[[Any, TraceJob], None] = _leave_alone
+    dummy_gradients: Callable[[Iterable[Any]], list[torch.Tensor]] = _no_gradients
+    engine: Callable[[TraceJob, Stack, Any], Engine | None] = _torch_optimizer
+
+
+def own_code_of(stack: Stack) -> OwnCode:
+    """Return what stands in for a stack's own code: nothing where it has none."""
+    if not stack.own_code:
+        return OwnCode()
+    own: OwnCode = importlib.import_module(stack.own_code).OWN_CODE
+    return own

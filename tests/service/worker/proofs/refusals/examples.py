@@ -1,0 +1,373 @@
+"""For every rule a job that breaks it before any other, and one beside it that breaks none."""
+
+from dataclasses import dataclass, field
+
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.jobs.rule import Rule
+from plimsoll.service.worker.proofs.refusals import adapters, device, families, kernels, ranks, sharding, stacks
+from plimsoll.service.worker.proofs.refusals import request as requests
+from plimsoll.service.worker.stacks.deepspeed import rules as of_deepspeed
+from plimsoll.service.worker.stacks.fsdp2 import rules as of_fsdp2
+from plimsoll.service.worker.stacks.megatron import rules as of_megatron
+from tests.service.worker.cases import LATENT, config
+
+MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
+MEGATRON = {"framework": "megatron", "zero_stage": 1}
+SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
+DEALT = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Changes to the small job that break a rule, at which field, and changes that do not."""
+
+    rule: Rule
+    pointer: str
+    broken: dict[str, object]
+    obeyed: dict[str, object] = field(default_factory=dict)
+
+
+def _of_request(pointer: str, broken: dict[str, object], obeyed: dict[str, object] | None = None) -> Example:
+    """Return an example of the rule of requests that always points at this field."""
+    (rule,) = [rule for rule in requests.RULES if rule.pointer == pointer]
+    return Example(rule=rule, pointer=pointer, broken=broken, obeyed=obeyed or {})
+
+
+OF_REQUESTS = (
+    _of_request("/training/lora/modules_to_save", {"training": {"lora": {"modules_to_save": ["lm_head"]}}}),
+    _of_request("/training/lora/base_dtype", {"training": {"lora": {"base_dtype": "bf16"}}}),
+    Example(
+        rule=requests.EVERY_PART_IS_READ,
+        pointer="/training/packing",
+        broken={"training": {"packing": True}},
+        obeyed={"training": {"packing": None}},
+    ),
+    Example(
+        rule=requests.OFFLOAD_MOVES_EVERY_STATE,
+        pointer="/layout/offload",
+        broken={"layout": {"offload": "optimizer"}},
+        obeyed={"layout": {"offload": "optimizer+parameters"}},
+    ),
+    Example(
+        rule=requests.EXPERTS_GET_EQUAL_SHARES,
+        pointer="/training/expert_imbalance",
+        broken={"training": {"expert_imbalance": 1.5}},
+        obeyed={"training": {"expert_imbalance": 1.0}},
+    ),
+    Example(
+        rule=requests.GRADIENTS_ARE_NOT_COMPRESSED,
+        pointer="/training/gradient_compression",
+        broken={"training": {"gradient_compression": "bf16"}},
+        obeyed={"training": {"gradient_compression": "none"}},
+    ),
+    *(
+        _of_request(f"/training/{part}", {"training": {part: "bf16"}}, {"training": {part: None}})
+        for part in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions")
+    ),
+    Example(
+        rule=requests.FAMILY_IS_TRACED,
+        pointer="/model/config/model_type",
+        broken={"config": config(model_type="t5")},
+        obeyed={"config": config(model_type="qwen2")},
+    ),
+    _of_request("/training/method", {"method": "prefix-tuning"}, {"method": "lora"}),
+    _of_request("/training/precision", {"precision": "int8-mixed"}, {"precision": "tf32"}),
+    _of_request("/training/optimizer", {"optimizer": "sophia"}, {"optimizer": "lion"}),
+    _of_request("/training/attention", {"attention": "linear"}, {"attention": "eager"}),
+    _of_request("/training/kernels", {"kernels": "compiled"}, {"kernels": "eager"}),
+    _of_request("/layout/recompute", {"recompute": "sometimes"}, {"recompute": "full"}),
+    _of_request("/layout/pipeline_schedule", {"pipeline_schedule": "pipedream"}, {"pipeline_schedule": "gpipe"}),
+    _of_request("/layout/zero_stage", {"zero_stage": 4}, {"zero_stage": 2}),
+    Example(
+        rule=requests.GPIPE_HAS_ONE_CHUNK,
+        pointer="/layout/virtual_pipeline",
+        broken={"pipeline_schedule": "gpipe", "virtual_pipeline": 2},
+        obeyed={"virtual_pipeline": 2},
+    ),
+    Example(
+        rule=requests.MODULES_ARE_RECOMPUTED,
+        pointer="/training/recompute/modules",
+        broken={"recompute_modules": ("mlp", "moe")},
+        obeyed={"recompute_modules": ("mlp", "layernorm")},
+    ),
+    Example(
+        rule=requests.PIPELINE_HAS_ITS_OWN_HEAD,
+        pointer="/layout/pipeline_parallel",
+        broken={"pipeline_parallel": 2, "config": config(tie_word_embeddings=True)},
+        obeyed={"pipeline_parallel": 2},
+    ),
+    Example(  # two key-value heads
+        rule=requests.LENGTHS_DIVIDE,
+        pointer="/layout/tensor_parallel",
+        broken={"tensor_parallel": 4},
+        obeyed={"tensor_parallel": 2},
+    ),
+    Example(
+        rule=requests.SEQUENCE_DIVIDES,
+        pointer="/layout/sequence_parallel",
+        broken={**SPLIT, "sequence_length": 33},
+        obeyed={"tensor_parallel": 2, "sequence_length": 33},
+    ),
+)
+OF_STACKS = (
+    Example(
+        rule=stacks.STACK_IS_TRACED,
+        pointer="/layout/framework",
+        broken={"framework": "nanotron"},
+        obeyed={"framework": "fsdp2"},
+    ),
+    Example(
+        rule=stacks.STACK_HAS_THE_KERNELS,
+        pointer="/training/kernels",
+        broken={**MEGATRON, "kernels": "eager"},
+        obeyed={**MEGATRON, "kernels": "fused"},
+    ),
+)
+OF_SHARDING = (
+    Example(
+        rule=sharding.FULL_SHARDING_KEEPS_NO_MAIN_GRADIENTS,
+        pointer="/layout/zero_stage",
+        broken={"framework": "megatron", "zero_stage": 2},
+        obeyed=MEGATRON,
+    ),
+    Example(
+        rule=sharding.STAGE_ONE_KEEPS_MASTER_WEIGHTS,
+        pointer="/layout/zero_stage",
+        broken={"zero_stage": 1},
+        obeyed={"zero_stage": 1, "data_parallel": 1},
+    ),
+    Example(
+        rule=sharding.SHAPES_STAY_WHOLE,
+        pointer="/training/optimizer",
+        broken={"optimizer": "muon"},
+        obeyed={"optimizer": "muon", "zero_stage": 0},
+    ),
+    Example(
+        rule=sharding.CHUNKS_STAY_GATHERED,
+        pointer="/layout/virtual_pipeline",
+        broken={"framework": "fsdp2", "pipeline_parallel": 2, "virtual_pipeline": 4},
+        obeyed={"framework": "fsdp2", "pipeline_parallel": 2, "virtual_pipeline": 3},
+    ),
+    Example(
+        rule=sharding.STATES_ON_THE_HOST_ARE_SHARDS,
+        pointer="/layout/offload",
+        broken={"states_on_host": True, "method": "qlora"},
+        obeyed={"states_on_host": True},
+    ),
+)
+OF_FAMILIES = (
+    Example(
+        rule=families.LATENTS_ARE_NOT_FUSED,
+        pointer="/layout/framework",
+        broken={**MEGATRON, "config": LATENT},
+        obeyed={"config": LATENT},
+    ),
+    Example(
+        rule=families.LATENTS_ARE_SPLIT_BY_HEAD,
+        pointer="/layout/tensor_parallel",
+        broken={**SPLIT, "config": LATENT},
+        obeyed={**SPLIT, "framework": "fsdp2", "config": LATENT},
+    ),
+    Example(
+        rule=families.LATENTS_ARE_NOT_SPLIT_BESIDE_EXPERTS,
+        pointer="/layout/expert_parallel",
+        broken={**SPLIT, "framework": "fsdp2", "config": LATENT, "expert_parallel": 2},
+        obeyed={"framework": "fsdp2", "config": LATENT, "expert_parallel": 2},
+    ),
+    Example(
+        rule=families.MATRICES_ARE_KNOWN,
+        pointer="/layout/tensor_parallel",
+        broken={"tensor_parallel": 2, "config": config(model_type="phi3")},
+        obeyed={"config": config(model_type="phi3")},
+    ),
+    Example(
+        rule=families.OTHER_PARTS_ARE_WHOLE,
+        pointer="/layout/pipeline_parallel",
+        broken={"pipeline_parallel": 2, "config": config(model_type="gpt_neox")},
+        obeyed={"config": config(model_type="gpt_neox")},
+    ),
+    Example(
+        rule=families.TRANSPOSED_MATRICES_HAVE_16_BITS,
+        pointer="/training/method",
+        broken={"method": "qlora", "config": config(model_type="gpt2")},
+        obeyed={"method": "lora", "config": config(model_type="gpt2")},
+    ),
+    Example(
+        rule=families.BIASED_EXPERTS_STAY,
+        pointer="/layout/expert_parallel",
+        broken={**DEALT, "config": MIXTRAL | {"model_type": "gpt_oss"}},
+        obeyed={"framework": "fsdp2", "config": MIXTRAL | {"model_type": "gpt_oss"}},
+    ),
+    Example(
+        rule=families.EXPERTS_ARE_NOT_CAST,
+        pointer="/layout/zero_stage",
+        broken={"framework": "ddp", "zero_stage": 0, "config": MIXTRAL},
+        obeyed={"framework": "ddp", "zero_stage": 0, "config": MIXTRAL, "precision": "bf16"},
+    ),
+)
+OF_ADAPTERS = (
+    Example(
+        rule=adapters.STACK_TRAINS_ADAPTERS,
+        pointer="/training/method",
+        broken={"framework": "fsdp2", "method": "lora"},
+        obeyed={"method": "lora"},
+    ),
+    Example(
+        rule=adapters.PACKED_MATRICES_ARE_NOT_SPLIT,
+        pointer="/layout/tensor_parallel",
+        broken={"method": "qlora", "tensor_parallel": 2},
+        obeyed={"method": "lora", "tensor_parallel": 2},
+    ),
+    Example(
+        rule=adapters.ADAPTERS_ARE_IN_LAYERS,
+        pointer="/training/lora/target_modules",
+        broken={"method": "lora", "lora": Lora(target_modules=("model.embed_tokens",))},
+        obeyed={"method": "lora", "lora": Lora(target_modules=("q_proj",))},
+    ),
+    Example(
+        rule=adapters.EXPERTS_HAVE_NO_ADAPTERS,
+        pointer="/training/lora/target_modules",
+        broken={"method": "lora", "config": MIXTRAL, "lora": Lora(target_modules=("q_proj", "w1"))},
+        obeyed={"method": "lora", "config": MIXTRAL, "lora": Lora(target_modules=("q_proj",))},
+    ),
+)
+OF_RANKS = (
+    Example(
+        rule=ranks.EXPERTS_ARE_DEALT_OVER_SHARDS,
+        pointer="/layout/expert_parallel",
+        broken={**DEALT, "shard_group": 2},
+        obeyed=DEALT,
+    ),
+    Example(
+        rule=ranks.SEQUENCES_GO_ROUND_A_RING,
+        pointer="/layout/context_parallel",
+        broken={"framework": "fsdp2", "context_parallel": 2, "attention": "eager"},
+        obeyed={"framework": "fsdp2", "context_parallel": 2},
+    ),
+)
+OF_KERNELS = (
+    Example(
+        rule=kernels.FUSED_LOSS_SEES_THE_VOCABULARY,
+        pointer="/layout/fused_cross_entropy",
+        broken={"fused_cross_entropy": True, "tensor_parallel": 2},
+        obeyed={"fused_cross_entropy": True},
+    ),
+    Example(
+        rule=kernels.FUSED_LOSS_KNOWS_THE_FAMILY,
+        pointer="/layout/fused_cross_entropy",
+        broken={"fused_cross_entropy": True, "config": config(model_type="granite")},
+        obeyed={"config": config(model_type="granite")},
+    ),
+    Example(
+        rule=kernels.LIGER_KNOWS_THE_FAMILY,
+        pointer="/training/kernels",
+        broken={"kernels": "fused", "config": config(model_type="starcoder2")},
+        obeyed={"config": config(model_type="starcoder2")},
+    ),
+    Example(
+        rule=kernels.LIGER_RUNS_OVER_DATA_PARALLEL_RANKS,
+        pointer="/training/kernels",
+        broken={"framework": "fsdp2", "kernels": "fused", "tensor_parallel": 2},
+        obeyed={"framework": "fsdp2", "kernels": "fused"},
+    ),
+    Example(
+        rule=kernels.LIGER_ROTATES_ONCE,
+        pointer="/layout/recompute",
+        broken={"framework": "fsdp2", "kernels": "fused", "recompute": "selective"},
+        obeyed={"kernels": "fused", "recompute": "selective"},
+    ),
+    Example(
+        rule=kernels.STACK_CASTS_PRODUCTS,
+        pointer="/training/precision",
+        broken={**MEGATRON, "precision": "fp8-mixed"},
+        obeyed={"framework": "fsdp2", "precision": "fp8-mixed"},
+    ),
+)
+FP8 = {"framework": "fsdp2", "precision": "fp8-mixed"}
+OF_STACKS_THEMSELVES = (
+    Example(
+        rule=of_fsdp2.PRODUCTS_ARE_NOT_SPLIT,
+        pointer="/layout/tensor_parallel",
+        broken={**FP8, "tensor_parallel": 2},
+        obeyed=FP8,
+    ),
+    Example(
+        rule=of_fsdp2.PRODUCTS_ARE_NOT_EXPERTS,
+        pointer="/training/precision",
+        broken={**FP8, "config": MIXTRAL},
+        obeyed={"framework": "fsdp2", "config": MIXTRAL},
+    ),
+    Example(
+        rule=of_fsdp2.PRODUCTS_ARE_NOT_CHOSEN,
+        pointer="/layout/recompute",
+        broken={**FP8, "recompute": "selective"},
+        obeyed={**FP8, "recompute": "full"},
+    ),
+    Example(
+        rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
+        pointer="/layout/sequence_parallel",
+        broken={**MEGATRON, **SPLIT, "recompute": "selective", "recompute_modules": ("layernorm",)},
+        obeyed={**MEGATRON, **SPLIT, "recompute": "selective"},
+    ),
+    Example(
+        rule=of_megatron.EXPERTS_KEEP_MASTER_WEIGHTS,
+        pointer="/training/precision",
+        broken={"framework": "megatron", "zero_stage": 0, "config": MIXTRAL, "precision": "fp32"},
+        obeyed={"framework": "megatron", "zero_stage": 0, "config": MIXTRAL},
+    ),
+    Example(
+        rule=of_megatron.EXPERTS_NEED_A_SPLIT_SEQUENCE,
+        pointer="/layout/sequence_parallel",
+        broken={**MEGATRON, "config": MIXTRAL, "tensor_parallel": 2},
+        obeyed={**MEGATRON, **SPLIT, "config": MIXTRAL},
+    ),
+    Example(
+        rule=of_megatron.EXPERTS_LIE_IN_WHOLE_GROUPS,
+        pointer="/layout/expert_parallel",
+        broken={**MEGATRON, "config": MIXTRAL, "expert_parallel": 3},
+        obeyed={**MEGATRON, "config": MIXTRAL, "expert_parallel": 2},
+    ),
+    Example(
+        rule=of_deepspeed.PARAMETERS_HAVE_16_BITS,
+        pointer="/training/precision",
+        broken={"framework": "deepspeed", "precision": "fp32"},
+        obeyed={"framework": "deepspeed"},
+    ),
+    Example(
+        rule=of_deepspeed.NOTHING_IS_OFFLOADED,
+        pointer="/layout/offload",
+        broken={"framework": "deepspeed", "activation_offload": True},
+        obeyed={"framework": "deepspeed"},
+    ),
+)
+OF_DEVICES = (
+    Example(
+        rule=device.ENGINE_RUNS,
+        pointer="/layout/framework",
+        broken={"framework": "deepspeed"},
+        obeyed={"framework": "megatron", "zero_stage": 0},
+    ),
+    Example(
+        rule=device.WEIGHTS_HAVE_VALUES,
+        pointer="/training/method",
+        broken={"method": "qlora"},
+        obeyed={"method": "lora"},
+    ),
+    Example(rule=device.STATES_HAVE_VALUES, pointer="/training/optimizer", broken={"optimizer": "lion"}),
+    Example(rule=device.PRODUCTS_HAVE_VALUES, pointer="/training/precision", broken=FP8),
+    Example(
+        rule=device.NOTHING_WAITS_ON_THE_HOST,
+        pointer="/layout/activation_offload",
+        broken={"activation_offload": True},
+    ),
+)
+OF_TRACES = (
+    *OF_REQUESTS,
+    *OF_STACKS,
+    *OF_SHARDING,
+    *OF_FAMILIES,
+    *OF_ADAPTERS,
+    *OF_RANKS,
+    *OF_KERNELS,
+    *OF_STACKS_THEMSELVES,
+)
