@@ -14,7 +14,16 @@ import dataclasses
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.model import Block
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import (
+    Operation,
+    OperationKind,
+    Region,
+    Tensor,
+    add,
+    matmul,
+    norm,
+    whole_matmul,
+)
 from plimsoll.planners.architecture.per_layer_input import PerLayerInput, per_layer_operations, per_layer_tensors
 from plimsoll.planners.architecture.weight import Part, Weight
 
@@ -73,7 +82,7 @@ def with_alternating_updates(layer: Block, size: AlternatingUpdates, per_layer: 
             *_with_augmented_residual(inner.operations, size),
             *_correction(size),
             *per_layer_operations(per_layer, "corrected_first"),
-            _add("per_layer_add", "corrected", "per_layer_normed_output", "layer_output"),
+            add("per_layer_add", "corrected", "per_layer_normed_output", "layer_output"),
         ),
     )
 
@@ -84,13 +93,12 @@ def with_stream_projections(block: Block, size: AlternatingUpdates) -> Block:
         dataclasses.replace(tensor, width=size.width) if tensor.name == "residual" else tensor
         for tensor in block.tensors
     )
-    projection = Operation(
-        name="stream_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("residual",),
-        output="residual",
+    projection = matmul(
+        "stream_projection",
+        "residual",
+        "residual",
+        (size.hidden_size, size.hidden_size),
         region=Region.SEQUENCE,
-        matmul_shape=(size.hidden_size, size.hidden_size),
         copies=size.streams - 1,
     )
     is_head = block.kind == "head"
@@ -120,9 +128,11 @@ def _stream_tensors(size: AlternatingUpdates) -> tuple[Tensor, ...]:
 def _prediction(size: AlternatingUpdates) -> tuple[Operation, ...]:
     streams = size.streams
     return (
-        _norm("prediction_router_norm", "residual", "prediction_router_input"),
-        _matmul("prediction_router", "prediction_router_input", "prediction_modalities", (size.hidden_size, streams)),
-        _matmul("prediction", "prediction_modalities", "prediction_coefficients", (streams, streams**2)),
+        norm("prediction_router_norm", "residual", "prediction_router_input"),
+        whole_matmul(
+            "prediction_router", "prediction_router_input", "prediction_modalities", (size.hidden_size, streams)
+        ),
+        whole_matmul("prediction", "prediction_modalities", "prediction_coefficients", (streams, streams**2)),
         _mixing(
             "prediction_mixing", ("prediction_coefficients", "residual"), "predictions", 2.0 * streams * size.width
         ),
@@ -132,9 +142,11 @@ def _prediction(size: AlternatingUpdates) -> tuple[Operation, ...]:
 def _correction(size: AlternatingUpdates) -> tuple[Operation, ...]:
     streams = size.streams
     return (
-        _norm("correction_router_norm", "activated", "correction_router_input"),
-        _matmul("correction_router", "correction_router_input", "correction_modalities", (size.hidden_size, streams)),
-        _matmul("correction", "correction_modalities", "correction_coefficients", (streams, streams)),
+        norm("correction_router_norm", "activated", "correction_router_input"),
+        whole_matmul(
+            "correction_router", "correction_router_input", "correction_modalities", (size.hidden_size, streams)
+        ),
+        whole_matmul("correction", "correction_modalities", "correction_coefficients", (streams, streams)),
         _mixing("correction_mixing", ("correction_coefficients", "activated"), "corrected", 2.0 * size.width),
         _mixing("correction_scale", ("corrected",), "corrected_first", float(size.hidden_size)),
     )
@@ -146,10 +158,10 @@ def _with_augmented_residual(operations: tuple[Operation, ...], size: Alternatin
     hidden, rank = size.hidden_size, size.residual_rank
     return (
         *operations[:after],
-        _matmul("laurel_down", "attention_input", "laurel_latent", (hidden, rank)),
-        _matmul("laurel_up", "laurel_latent", "laurel_output", (rank, hidden)),
-        _norm("laurel_norm", "laurel_output", "laurel_normed_output"),
-        _add("laurel_add", "middle_residual", "laurel_normed_output", "middle_residual"),
+        whole_matmul("laurel_down", "attention_input", "laurel_latent", (hidden, rank)),
+        whole_matmul("laurel_up", "laurel_latent", "laurel_output", (rank, hidden)),
+        norm("laurel_norm", "laurel_output", "laurel_normed_output"),
+        add("laurel_add", "middle_residual", "laurel_normed_output", "middle_residual"),
         *operations[after:],
     )
 
@@ -175,17 +187,6 @@ def _matrix(name: str, shape: tuple[int, int]) -> Weight:
     return Weight(name=name, shape=shape, part=Part.FEED_FORWARD, is_linear=True)
 
 
-def _matmul(name: str, source: str, output: str, shape: tuple[int, int]) -> Operation:
-    return Operation(
-        name=name,
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=shape,
-    )
-
-
 def _mixing(name: str, inputs: tuple[str, ...], output: str, flops: float) -> Operation:
     return Operation(
         name=name,
@@ -195,11 +196,3 @@ def _mixing(name: str, inputs: tuple[str, ...], output: str, flops: float) -> Op
         region=Region.SEQUENCE,
         fixed_flops_per_token=flops,
     )
-
-
-def _norm(name: str, source: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)
-
-
-def _add(name: str, left: str, right: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.ADD, inputs=(left, right), output=output, region=Region.SEQUENCE)

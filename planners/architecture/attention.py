@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul
 from plimsoll.planners.architecture.sequence_state import KvKind, KvState
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
@@ -204,12 +204,11 @@ def attention_tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
 def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
     """Return projections, the attention itself and the output projection."""
     projections = tuple(
-        Operation(
-            name=f"{name}_projection",
-            kind=OperationKind.MATMUL,
-            inputs=("attention_input",),
-            output=f"raw_{name}" if size.norms_query_key and name != "value" else name,
-            matmul_shape=(size.hidden_size, width),
+        matmul(
+            f"{name}_projection",
+            "attention_input",
+            f"raw_{name}" if size.norms_query_key and name != "value" else name,
+            (size.hidden_size, width),
         )
         for name, width in (
             ("query", size.query_projection_width),
@@ -242,12 +241,11 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
         inputs=("attention_gate", "attention_context"),
         output="gated_context",
     )
-    output = Operation(
-        name="output_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("gated_context" if size.has_output_gate else "attention_context",),
-        output="attention_output",
-        matmul_shape=(size.context_width, size.hidden_size),
+    output = matmul(
+        "output_projection",
+        "gated_context" if size.has_output_gate else "attention_context",
+        "attention_output",
+        (size.context_width, size.hidden_size),
         is_row_parallel=True,
     )
     return (

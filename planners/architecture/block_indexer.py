@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention
 from plimsoll.planners.architecture.decoder import Half, attention_half
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, whole_matmul
 from plimsoll.planners.architecture.sequence_state import KvState
 from plimsoll.planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
 from plimsoll.planners.architecture.weight import Part, Weight
@@ -73,14 +73,7 @@ def block_sparse_state(attention: GroupedAttention, indexer: BlockIndexer) -> Kv
 
 
 def _projection(output: str, inputs: int, outputs: int) -> Operation:
-    return Operation(
-        name=f"{output}_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("attention_input",),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=(inputs, outputs),
-    )
+    return whole_matmul(f"{output}_projection", "attention_input", output, (inputs, outputs))
 
 
 def _matrix(name: str, shape: tuple[int, int]) -> Weight:

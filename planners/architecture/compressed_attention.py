@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import column
 from plimsoll.planners.architecture.decoder import Half
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul, whole_matmul
 from plimsoll.planners.architecture.sequence_state import CompressedState, KvKind, KvState
 from plimsoll.planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
 from plimsoll.planners.architecture.weight import Part, Split, Weight
@@ -170,9 +170,9 @@ def _compressor_tensors(prefix: str, compressor: Compressor) -> Iterator[Tensor]
 
 
 def _operations(size: CompressedAttention) -> Iterator[Operation]:
-    yield _whole_matmul("query_down", "attention_input", "query_latent", size.hidden_size, size.query_rank)
-    yield _matmul("query_up", "query_latent", "query", size.query_rank, size.query_width)
-    yield _whole_matmul("key_value_projection", "attention_input", "key_value", size.hidden_size, size.head_dim)
+    yield whole_matmul("query_down", "attention_input", "query_latent", (size.hidden_size, size.query_rank))
+    yield matmul("query_up", "query_latent", "query", (size.query_rank, size.query_width))
+    yield whole_matmul("key_value_projection", "attention_input", "key_value", (size.hidden_size, size.head_dim))
     yield Operation(name="rotary", kind=OperationKind.ROTARY, inputs=("query", "key_value"), output="query")
     yield _attention("attention", "key_value", size, window=size.window)
     if size.compressor is not None:
@@ -184,20 +184,18 @@ def _operations(size: CompressedAttention) -> Iterator[Operation]:
         tokens_per_entry = size.compressor.tokens_per_entry
         yield _attention("entry_attention", "entry", size, window=chosen, tokens_per_position=tokens_per_entry)
     group_width = size.query_width // size.output_groups
-    yield Operation(
-        name="group_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("attention_context",),
-        output="attention_groups",
-        matmul_shape=(group_width, size.output_rank),
+    yield matmul(
+        "group_projection",
+        "attention_context",
+        "attention_groups",
+        (group_width, size.output_rank),
         copies=size.output_groups,
     )
-    yield Operation(
-        name="output_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("attention_groups",),
-        output="attention_output",
-        matmul_shape=(size.output_width, size.hidden_size),
+    yield matmul(
+        "output_projection",
+        "attention_groups",
+        "attention_output",
+        (size.output_width, size.hidden_size),
         is_row_parallel=True,
     )
 
@@ -205,8 +203,8 @@ def _operations(size: CompressedAttention) -> Iterator[Operation]:
 def _compression(prefix: str, hidden_size: int, compressor: Compressor) -> Iterator[Operation]:
     """Yield the projections of every token and the weighted sum of an entry's."""
     for name in ("parts", "gate"):
-        yield _whole_matmul(
-            f"{prefix}_{name}_projection", "attention_input", f"{prefix}_{name}", hidden_size, compressor.token_width
+        yield whole_matmul(
+            f"{prefix}_{name}_projection", "attention_input", f"{prefix}_{name}", (hidden_size, compressor.token_width)
         )
     yield Operation(
         name=f"{prefix}_pooling",
@@ -220,8 +218,12 @@ def _compression(prefix: str, hidden_size: int, compressor: Compressor) -> Itera
 def _indexing(size: CompressedAttention, indexer: EntryIndexer) -> Iterator[Operation]:
     width = indexer.compressor.width
     yield from _compression("index_key", size.hidden_size, indexer.compressor)
-    yield _whole_matmul("index_query_projection", "query_latent", "index_query", size.query_rank, indexer.heads * width)
-    yield _whole_matmul("index_weights_projection", "attention_input", "index_weights", size.hidden_size, indexer.heads)
+    yield whole_matmul(
+        "index_query_projection", "query_latent", "index_query", (size.query_rank, indexer.heads * width)
+    )
+    yield whole_matmul(
+        "index_weights_projection", "attention_input", "index_weights", (size.hidden_size, indexer.heads)
+    )
     yield Operation(
         name="index_scores",
         kind=OperationKind.ATTENTION,
@@ -249,23 +251,6 @@ def _attention(
         value_dim=size.head_dim,
         window=window,
         tokens_per_position=tokens_per_position,
-    )
-
-
-def _matmul(name: str, source: str, output: str, inputs: int, outputs: int) -> Operation:
-    return Operation(
-        name=name, kind=OperationKind.MATMUL, inputs=(source,), output=output, matmul_shape=(inputs, outputs)
-    )
-
-
-def _whole_matmul(name: str, source: str, output: str, inputs: int, outputs: int) -> Operation:
-    return Operation(
-        name=name,
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=(inputs, outputs),
     )
 
 

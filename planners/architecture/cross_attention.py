@@ -7,7 +7,7 @@ import dataclasses
 from plimsoll.planners.architecture.attention import GroupedAttention
 from plimsoll.planners.architecture.decoder import Half
 from plimsoll.planners.architecture.model import Block
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul, norm
 
 
 def cross_attention_half(size: GroupedAttention) -> Half:
@@ -22,15 +22,12 @@ def cross_attention_half(size: GroupedAttention) -> Half:
 def with_encoder_output(block: Block, width: int) -> Block:
     """Return a decoder's first layer, which norms the encoder's output and keeps it for all."""
     tensors = tuple(tensor for tensor in block.tensors if tensor.name != "encoder_output")
-    norm = Operation(
-        name="encoder_norm",
-        kind=OperationKind.NORM,
-        inputs=("encoder_residual",),
-        output="encoder_output",
-        region=Region.SEQUENCE,
-    )
     given = (Tensor(name="encoder_residual", width=width), Tensor(name="encoder_output", width=width))
-    return dataclasses.replace(block, tensors=(*tensors, *given), operations=(norm, *block.operations))
+    return dataclasses.replace(
+        block,
+        tensors=(*tensors, *given),
+        operations=(norm("encoder_norm", "encoder_residual", "encoder_output"), *block.operations),
+    )
 
 
 def _tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
@@ -47,13 +44,7 @@ def _tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
 
 def _operations(size: GroupedAttention) -> tuple[Operation, ...]:
     projections = tuple(
-        Operation(
-            name=f"{output}_projection",
-            kind=OperationKind.MATMUL,
-            inputs=(source,),
-            output=output,
-            matmul_shape=(size.hidden_size, width),
-        )
+        matmul(f"{output}_projection", source, output, (size.hidden_size, width))
         for source, output, width in (
             ("cross_attention_input", "cross_query", size.query_width),
             ("encoder_output", "cross_key", size.key_value_width),
@@ -70,12 +61,11 @@ def _operations(size: GroupedAttention) -> tuple[Operation, ...]:
         value_dim=size.head_dim,
         is_bidirectional=True,
     )
-    output = Operation(
-        name="cross_output_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("cross_context",),
-        output="cross_attention_output",
-        matmul_shape=(size.query_width, size.hidden_size),
+    output = matmul(
+        "cross_output_projection",
+        "cross_context",
+        "cross_attention_output",
+        (size.query_width, size.hidden_size),
         is_row_parallel=True,
     )
     return (*projections, core, output)

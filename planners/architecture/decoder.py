@@ -12,7 +12,7 @@ from plimsoll.planners.architecture.feed_forward import feed_forward_operations,
 from plimsoll.planners.architecture.latent_attention import LatentAttention, latent_operations, latent_tensors
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, mixture_operations, mixture_tensors
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, add, matmul, norm
 from plimsoll.planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
 from plimsoll.planners.architecture.sequence_state import KvState
 from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_tensors
@@ -119,10 +119,10 @@ def decoder_layer(
         operations.extend(_normed_half(name, half, source, norms, shares_norm=index > 0))
         output = f"{name}_normed_output" if _norms_output(norms) else f"{name}_output"
         norms_sum = norms is NormPlacement.POST_RESIDUAL
-        operations.append(_add(f"{name}_add", residual, output, f"{name}_sum" if norms_sum else total))
+        operations.append(add(f"{name}_add", residual, output, f"{name}_sum" if norms_sum else total))
         if norms_sum:
             tensors.append(Tensor(name=f"{name}_sum", width=hidden_size))
-            operations.append(_norm(f"{name}_norm", f"{name}_sum", total))
+            operations.append(norm(f"{name}_norm", f"{name}_sum", total))
         tensors.extend(half.tensors)
         if _norms_output(norms):
             tensors.append(Tensor(name=output, width=hidden_size))
@@ -145,12 +145,12 @@ def _normed_half(name: str, half: Half, source: str, norms: NormPlacement, *, sh
         renamed = {entry: "attention_input"}
     else:
         renamed = {}
-        yield _norm(f"{name}_norm", source, entry)
+        yield norm(f"{name}_norm", source, entry)
     for operation in half.operations:
         inputs = tuple(renamed.get(tensor, tensor) for tensor in operation.inputs)
         yield dataclasses.replace(operation, inputs=inputs)
     if _norms_output(norms):
-        yield _norm(f"{name}_output_norm", f"{name}_output", f"{name}_normed_output")
+        yield norm(f"{name}_output_norm", f"{name}_output", f"{name}_normed_output")
 
 
 def embedding_block(weights: tuple[Weight, ...], hidden_size: int) -> Block:
@@ -183,14 +183,8 @@ def head_block(weights: tuple[Weight, ...], hidden_size: int, vocabulary_size: i
             Tensor(name="logits", width=vocabulary_size, region=Region.TENSOR),
         ),
         operations=(
-            *((_norm("final_norm", "residual", "head_input"),) if has_norm else ()),
-            Operation(
-                name="head_projection",
-                kind=OperationKind.MATMUL,
-                inputs=(entry,),
-                output="logits",
-                matmul_shape=(hidden_size, vocabulary_size),
-            ),
+            *((norm("final_norm", "residual", "head_input"),) if has_norm else ()),
+            matmul("head_projection", entry, "logits", (hidden_size, vocabulary_size)),
             Operation(name="loss", kind=OperationKind.LOSS, inputs=("logits",), output="loss"),
         ),
     )
@@ -206,14 +200,6 @@ def vocabulary_weight(name: str, vocabulary_size: int, hidden_size: int, part: P
         dim=0,
         is_linear=part is Part.HEAD,
     )
-
-
-def _norm(name: str, source: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)
-
-
-def _add(name: str, left: str, right: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.ADD, inputs=(left, right), output=output, region=Region.SEQUENCE)
 
 
 def with_norms_scaling_in_fp32(model: ModelSpec) -> ModelSpec:

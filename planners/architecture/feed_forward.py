@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
@@ -103,13 +103,8 @@ def plain_operations(
 ) -> tuple[Operation, ...]:
     """Return the operations of a feed-forward without a gate, done `copies` times for each token."""
     return (
-        Operation(
-            name=f"{prefix}_inner_projection",
-            kind=OperationKind.MATMUL,
-            inputs=(source,),
-            output=f"{prefix}_inner",
-            matmul_shape=(hidden_size, intermediate_size),
-            copies=copies,
+        matmul(
+            f"{prefix}_inner_projection", source, f"{prefix}_inner", (hidden_size, intermediate_size), copies=copies
         ),
         Operation(
             name=f"{prefix}_activation",
@@ -117,14 +112,13 @@ def plain_operations(
             inputs=(f"{prefix}_inner",),
             output=f"{prefix}_product",
         ),
-        Operation(
-            name=f"{prefix}_down_projection",
-            kind=OperationKind.MATMUL,
-            inputs=(f"{prefix}_product",),
-            output=output,
-            matmul_shape=(intermediate_size, hidden_size),
-            copies=copies,
+        matmul(
+            f"{prefix}_down_projection",
+            f"{prefix}_product",
+            output,
+            (intermediate_size, hidden_size),
             is_row_parallel=True,
+            copies=copies,
         ),
     )
 
@@ -137,13 +131,8 @@ def gated_operations(
     The matrices are multiplied `copies` times for each token.
     """
     first = tuple(
-        Operation(
-            name=f"{prefix}_{name}_projection",
-            kind=OperationKind.MATMUL,
-            inputs=(source,),
-            output=f"{prefix}_{name}",
-            matmul_shape=(hidden_size, intermediate_size),
-            copies=copies,
+        matmul(
+            f"{prefix}_{name}_projection", source, f"{prefix}_{name}", (hidden_size, intermediate_size), copies=copies
         )
         for name in ("gate", "up")
     )
@@ -153,13 +142,12 @@ def gated_operations(
         inputs=(f"{prefix}_gate", f"{prefix}_up"),
         output=f"{prefix}_product",
     )
-    second = Operation(
-        name=f"{prefix}_down_projection",
-        kind=OperationKind.MATMUL,
-        inputs=(f"{prefix}_product",),
-        output=output,
-        matmul_shape=(intermediate_size, hidden_size),
-        copies=copies,
+    second = matmul(
+        f"{prefix}_down_projection",
+        f"{prefix}_product",
+        output,
+        (intermediate_size, hidden_size),
         is_row_parallel=True,
+        copies=copies,
     )
     return (*first, activation, second)

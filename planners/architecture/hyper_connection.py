@@ -16,7 +16,14 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture.decoder import Half
 from plimsoll.planners.architecture.model import Block
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import (
+    Operation,
+    OperationKind,
+    Region,
+    Tensor,
+    norm,
+    whole_matmul,
+)
 from plimsoll.planners.architecture.sequence_state import KvState
 from plimsoll.planners.architecture.weight import Part, Weight
 
@@ -68,7 +75,7 @@ def hyper_connected_layer(
         tensors.extend(_tensors(name, size, size.coefficients))
         tensors.extend(half.tensors)
         operations.extend(_collapse(name, source, size, size.coefficients))
-        operations.append(_norm(f"{name}_norm", f"{name}_collapsed", f"{name}_input"))
+        operations.append(norm(f"{name}_norm", f"{name}_collapsed", f"{name}_input"))
         operations.extend(half.operations)
         operations.append(
             Operation(
@@ -122,14 +129,9 @@ def _tensors(name: str, size: HyperConnection, coefficients: int) -> Iterator[Te
 
 
 def _collapse(name: str, source: str, size: HyperConnection, coefficients: int) -> Iterator[Operation]:
-    yield _norm(f"{name}_streams_norm", source, f"{name}_normed_streams")
-    yield Operation(
-        name=f"{name}_coefficients_projection",
-        kind=OperationKind.MATMUL,
-        inputs=(f"{name}_normed_streams",),
-        output=f"{name}_coefficients",
-        region=Region.SEQUENCE,
-        matmul_shape=(size.width, coefficients),
+    yield norm(f"{name}_streams_norm", source, f"{name}_normed_streams")
+    yield whole_matmul(
+        f"{name}_coefficients_projection", f"{name}_normed_streams", f"{name}_coefficients", (size.width, coefficients)
     )
     yield Operation(
         name=f"{name}_collapse",
@@ -139,7 +141,3 @@ def _collapse(name: str, source: str, size: HyperConnection, coefficients: int) 
         region=Region.SEQUENCE,
         fixed_flops_per_token=2.0 * size.width,
     )
-
-
-def _norm(name: str, source: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)

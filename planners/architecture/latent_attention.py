@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul, whole_matmul
 from plimsoll.planners.architecture.sequence_state import KvKind, KvState
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
@@ -108,9 +108,11 @@ def latent_operations(size: LatentAttention) -> tuple[Operation, ...]:
     key_value_out = size.heads * (size.nope_dim + size.value_dim)
     return (
         *_query_operations(size),
-        _matmul("key_value_down", "attention_input", "key_value_latent", size.hidden_size,
-                size.key_value_rank + size.rope_dim, region=Region.SEQUENCE),
-        _matmul("key_value_up", "key_value_latent", "key", size.key_value_rank, key_value_out),
+        whole_matmul(
+            "key_value_down", "attention_input", "key_value_latent",
+            (size.hidden_size, size.key_value_rank + size.rope_dim),
+        ),
+        matmul("key_value_up", "key_value_latent", "key", (size.key_value_rank, key_value_out)),
         *(
             (Operation(name="rotary", kind=OperationKind.ROTARY, inputs=("query", "key"), output="query"),)
             if size.has_rotary
@@ -126,41 +128,20 @@ def latent_operations(size: LatentAttention) -> tuple[Operation, ...]:
             value_dim=size.value_dim,
             window=size.chosen_tokens,
         ),
-        _matmul("output_projection", "attention_context", "attention_output", size.heads * size.value_dim,
-                size.hidden_size, is_row_parallel=True),
+        matmul(
+            "output_projection", "attention_context", "attention_output",
+            (size.heads * size.value_dim, size.hidden_size), is_row_parallel=True,
+        ),
     )  # fmt: skip
 
 
 def _query_operations(size: LatentAttention) -> tuple[Operation, ...]:
     width = size.heads * size.key_dim
     if size.query_rank is None:
-        return (_matmul("query_projection", "attention_input", "query", size.hidden_size, width),)
+        return (matmul("query_projection", "attention_input", "query", (size.hidden_size, width)),)
     return (
-        _matmul(
-            "query_down", "attention_input", "query_latent", size.hidden_size, size.query_rank, region=Region.SEQUENCE
-        ),
-        _matmul("query_up", "query_latent", "query", size.query_rank, width),
-    )
-
-
-def _matmul(
-    name: str,
-    source: str,
-    output: str,
-    inputs: int,
-    outputs: int,
-    *,
-    region: Region = Region.TENSOR,
-    is_row_parallel: bool = False,
-) -> Operation:
-    return Operation(
-        name=name,
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=region,
-        matmul_shape=(inputs, outputs),
-        is_row_parallel=is_row_parallel,
+        whole_matmul("query_down", "attention_input", "query_latent", (size.hidden_size, size.query_rank)),
+        matmul("query_up", "query_latent", "query", (size.query_rank, width)),
     )
 
 

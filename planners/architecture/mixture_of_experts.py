@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from plimsoll.planners.architecture.feed_forward import gated_operations, gated_weights, plain_operations
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, whole_matmul
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
@@ -174,20 +174,20 @@ def mixture_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
     hidden, has_latent = size.hidden_size, size.latent_size is not None
     source = "expert_latent" if has_latent else "feed_forward_input"
     combined = "combined_latent" if has_latent else "feed_forward_output"
-    operations = [_whole_matmul("router", "feed_forward_input", "router_scores", (hidden, size.experts))]
+    operations = [whole_matmul("router", "feed_forward_input", "router_scores", (hidden, size.experts))]
     if size.latent_size is not None:
-        operations.append(_whole_matmul("latent_down", "feed_forward_input", source, (hidden, size.latent_size)))
+        operations.append(whole_matmul("latent_down", "feed_forward_input", source, (hidden, size.latent_size)))
     operations.append(_routing("dispatch", (source, "router_scores"), "dispatched"))
     operations.extend(_expert_operations(size))
     operations.append(_routing("combine", ("expert_output", "router_scores"), combined))
     if size.latent_size is not None:
-        operations.append(_whole_matmul("latent_up", combined, "feed_forward_output", (size.latent_size, hidden)))
+        operations.append(whole_matmul("latent_up", combined, "feed_forward_output", (size.latent_size, hidden)))
     if size.shared_intermediate_size:
         feed_forward = gated_operations if size.is_gated else plain_operations
         output = "shared_output" if size.has_shared_gate else "feed_forward_output"
         operations.extend(feed_forward("shared", "feed_forward_input", output, hidden, size.shared_intermediate_size))
     if size.has_shared_gate:
-        operations.append(_whole_matmul("shared_score_projection", "feed_forward_input", "shared_score", (hidden, 1)))
+        operations.append(whole_matmul("shared_score_projection", "feed_forward_input", "shared_score", (hidden, 1)))
         operations.append(_routing("shared_combine", ("shared_output", "shared_score"), "feed_forward_output"))
     return tuple(operations)
 
@@ -206,17 +206,6 @@ def _expert_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
         size.expert_hidden_size,
         size.intermediate_size,
         copies=size.experts_per_token,
-    )
-
-
-def _whole_matmul(name: str, source: str, output: str, shape: tuple[int, int]) -> Operation:
-    return Operation(
-        name=name,
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=shape,
     )
 
 

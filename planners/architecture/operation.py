@@ -169,3 +169,41 @@ def mean_of_chunks(sequence: float, chunk: int) -> float:
     """Return how many positions a token sees on average of its own chunk up to itself; the last one may be short."""
     whole, rest = divmod(sequence, chunk)
     return (whole * chunk * (chunk + 1) + rest * (rest + 1)) / (2 * sequence)
+
+
+def matmul(
+    name: str,
+    source: str,
+    output: str,
+    shape: tuple[int, int],
+    *,
+    region: Region = Region.TENSOR,
+    is_row_parallel: bool = False,
+    copies: int = 1,
+) -> Operation:
+    """Return a product with a matrix of so many input and output features."""
+    return Operation(
+        name=name,
+        kind=OperationKind.MATMUL,
+        inputs=(source,),
+        output=output,
+        region=region,
+        matmul_shape=shape,
+        is_row_parallel=is_row_parallel,
+        copies=copies,
+    )
+
+
+def whole_matmul(name: str, source: str, output: str, shape: tuple[int, int]) -> Operation:
+    """Return a product with a matrix that stands whole on every rank, which works on the tokens that the rank has."""
+    return matmul(name, source, output, shape, region=Region.SEQUENCE)
+
+
+def norm(name: str, source: str, output: str) -> Operation:
+    """Return a norm of whole tokens."""
+    return Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)
+
+
+def add(name: str, left: str, right: str, output: str) -> Operation:
+    """Return an addition to the residual stream."""
+    return Operation(name=name, kind=OperationKind.ADD, inputs=(left, right), output=output, region=Region.SEQUENCE)

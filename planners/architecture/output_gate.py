@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from plimsoll.planners.architecture.decoder import Half
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul
 
 
 def gated_output(half: Half, *, hidden_size: int, gate_width: int, context_width: int) -> Half:
@@ -26,13 +26,7 @@ def gated_output(half: Half, *, hidden_size: int, gate_width: int, context_width
         ),
         operations=(
             *before,
-            Operation(
-                name="gate_projection",
-                kind=OperationKind.MATMUL,
-                inputs=("attention_input",),
-                output="attention_gate",
-                matmul_shape=(hidden_size, gate_width),
-            ),
+            matmul("gate_projection", "attention_input", "attention_gate", (hidden_size, gate_width)),
             Operation(
                 name="attention_gating",
                 kind=OperationKind.GATED_ACTIVATION,

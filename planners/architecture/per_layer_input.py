@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture.decoder import norm_weights
 from plimsoll.planners.architecture.model import Block
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import (
+    Operation,
+    OperationKind,
+    Region,
+    Tensor,
+    add,
+    norm,
+    whole_matmul,
+)
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 
@@ -64,8 +72,8 @@ def with_per_layer_embedding(embedding: Block, size: PerLayerInput) -> Block:
         ),
         operations=(
             *embedding.operations,
-            _matmul("per_layer_model_projection", "residual", "projected_inputs", (size.hidden_size, total)),
-            _norm("per_layer_projection_norm", "projected_inputs", "normed_inputs"),
+            whole_matmul("per_layer_model_projection", "residual", "projected_inputs", (size.hidden_size, total)),
+            norm("per_layer_projection_norm", "projected_inputs", "normed_inputs"),
             Operation(
                 name="per_layer_embedding",
                 kind=OperationKind.EMBEDDING,
@@ -73,13 +81,7 @@ def with_per_layer_embedding(embedding: Block, size: PerLayerInput) -> Block:
                 output="embedded_inputs",
                 region=Region.SEQUENCE,
             ),
-            Operation(
-                name="per_layer_add",
-                kind=OperationKind.ADD,
-                inputs=("normed_inputs", "embedded_inputs"),
-                output="embedded_inputs",
-                region=Region.SEQUENCE,
-            ),
+            add("per_layer_add", "normed_inputs", "embedded_inputs", "embedded_inputs"),
         ),
     )
 
@@ -113,7 +115,7 @@ def per_layer_tensors(size: PerLayerInput) -> tuple[Tensor, ...]:
 def per_layer_operations(size: PerLayerInput, source: str) -> tuple[Operation, ...]:
     """Return how `source` gates a layer's input, and its way up to the width of the model."""
     return (
-        _matmul("per_layer_gate_projection", source, "per_layer_gate", (size.hidden_size, size.width)),
+        whole_matmul("per_layer_gate_projection", source, "per_layer_gate", (size.hidden_size, size.width)),
         Operation(
             name="per_layer_gating",
             kind=OperationKind.GATED_ACTIVATION,
@@ -121,8 +123,8 @@ def per_layer_operations(size: PerLayerInput, source: str) -> tuple[Operation, .
             output="per_layer_product",
             region=Region.SEQUENCE,
         ),
-        _matmul("per_layer_projection", "per_layer_product", "per_layer_output", (size.width, size.hidden_size)),
-        _norm("per_layer_norm", "per_layer_output", "per_layer_normed_output"),
+        whole_matmul("per_layer_projection", "per_layer_product", "per_layer_output", (size.width, size.hidden_size)),
+        norm("per_layer_norm", "per_layer_output", "per_layer_normed_output"),
     )
 
 
@@ -144,27 +146,6 @@ def with_per_layer_input(layer: Block, size: PerLayerInput) -> Block:
         operations=(
             *inner,
             *per_layer_operations(size, "feed_forward_residual"),
-            Operation(
-                name="per_layer_add",
-                kind=OperationKind.ADD,
-                inputs=("feed_forward_residual", "per_layer_normed_output"),
-                output="layer_output",
-                region=Region.SEQUENCE,
-            ),
+            add("per_layer_add", "feed_forward_residual", "per_layer_normed_output", "layer_output"),
         ),
     )
-
-
-def _matmul(name: str, source: str, output: str, shape: tuple[int, int]) -> Operation:
-    return Operation(
-        name=name,
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=shape,
-    )
-
-
-def _norm(name: str, source: str, output: str) -> Operation:
-    return Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Scan, Tensor
+from plimsoll.planners.architecture.operation import (
+    Operation,
+    OperationKind,
+    Region,
+    Scan,
+    Tensor,
+    matmul,
+    whole_matmul,
+)
 from plimsoll.planners.architecture.sequence_state import KvKind, KvState, RecurrentState
 
 # Operations for each element of the state and token, in the recurrent form that generation computes: decay it (1),
@@ -94,12 +102,11 @@ def recurrent_operations(size: RecurrentMixer) -> tuple[Operation, ...]:
         *_convolution(size),
         *_selection(size),
         *_scan(size),
-        Operation(
-            name="output_projection",
-            kind=OperationKind.MATMUL,
-            inputs=("attention_context",),
-            output="attention_output",
-            matmul_shape=(size.inner_width, size.hidden_size),
+        matmul(
+            "output_projection",
+            "attention_context",
+            "attention_output",
+            (size.inner_width, size.hidden_size),
             is_row_parallel=True,
         ),
     )
@@ -109,21 +116,8 @@ def _projection(projection: Projection, hidden_size: int) -> Iterator[Operation]
     name, source, inputs = projection.name, "attention_input", hidden_size
     if projection.rank is not None:
         source, inputs = f"{name}_latent", projection.rank
-        yield Operation(
-            name=f"{name}_down",
-            kind=OperationKind.MATMUL,
-            inputs=("attention_input",),
-            output=source,
-            region=Region.SEQUENCE,
-            matmul_shape=(hidden_size, projection.rank),
-        )
-    yield Operation(
-        name=f"{name}_projection",
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=name,
-        matmul_shape=(inputs, projection.width),
-    )
+        yield whole_matmul(f"{name}_down", "attention_input", source, (hidden_size, projection.rank))
+    yield matmul(f"{name}_projection", source, name, (inputs, projection.width))
 
 
 def _convolution(size: RecurrentMixer) -> Iterator[Operation]:
@@ -141,21 +135,10 @@ def _selection(size: RecurrentMixer) -> Iterator[Operation]:
     if size.selection is None:
         return
     channels = size.convolution_channels
-    yield Operation(
-        name="selection_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("convolved",),
-        output="selection",
-        matmul_shape=(channels, size.selection.width),
-        is_row_parallel=True,
+    yield matmul(
+        "selection_projection", "convolved", "selection", (channels, size.selection.width), is_row_parallel=True
     )
-    yield Operation(
-        name="step_projection",
-        kind=OperationKind.MATMUL,
-        inputs=("selection",),
-        output="step",
-        matmul_shape=(size.selection.rank, channels),
-    )
+    yield matmul("step_projection", "selection", "step", (size.selection.rank, channels))
 
 
 def _scan(size: RecurrentMixer) -> Iterator[Operation]:

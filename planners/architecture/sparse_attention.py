@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, whole_matmul
 from plimsoll.planners.architecture.weight import Part, Weight
 
 # A token's index takes 4 bytes where other activations take 2.
@@ -81,11 +81,4 @@ def indexer_operations(size: TokenIndexer) -> tuple[Operation, ...]:
 
 
 def _projection(output: str, source: str, inputs: int, outputs: int) -> Operation:
-    return Operation(
-        name=f"{output}_projection",
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output=output,
-        region=Region.SEQUENCE,
-        matmul_shape=(inputs, outputs),
-    )
+    return whole_matmul(f"{output}_projection", source, output, (inputs, outputs))

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 
 from plimsoll.planners.architecture.decoder import NormPlacement, norm_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import (
+    Operation,
+    OperationKind,
+    Region,
+    Tensor,
+    norm,
+    whole_matmul,
+)
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.assembly import DecoderNames
@@ -73,14 +80,7 @@ def _masked_word_head(head: Block, hidden_size: int, vocabulary_size: int, sente
     """Return the head: a matrix, an activation and a norm before the projection to the vocabulary."""
     projection = next(op for op in head.operations if op.matmul_shape)
     transform = (
-        Operation(
-            name="head_transform",
-            kind=OperationKind.MATMUL,
-            inputs=("residual",),
-            output="head_inner",
-            region=Region.SEQUENCE,
-            matmul_shape=(hidden_size, hidden_size),
-        ),
+        whole_matmul("head_transform", "residual", "head_inner", (hidden_size, hidden_size)),
         Operation(
             name="head_activation",
             kind=OperationKind.ACTIVATION,
@@ -88,13 +88,7 @@ def _masked_word_head(head: Block, hidden_size: int, vocabulary_size: int, sente
             output="head_activated",
             region=Region.SEQUENCE,
         ),
-        Operation(
-            name="head_norm",
-            kind=OperationKind.NORM,
-            inputs=("head_activated",),
-            output="head_input",
-            region=Region.SEQUENCE,
-        ),
+        norm("head_norm", "head_activated", "head_input"),
         dataclasses.replace(projection, inputs=("head_input",)),
     )
     dense = "cls.predictions.transform.dense"

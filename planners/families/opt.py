@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import OperationKind, Tensor, whole_matmul
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family, PartNames, Tracing
 from plimsoll.planners.families.reading.assembly import DecoderNames
@@ -66,14 +66,7 @@ def opt(config: ConfigReader) -> ModelSpec:
 def _projected_in(block: Block, width: int, hidden_size: int) -> Block:
     """Return the embedding with a table of `width` features and a matrix up to the hidden size."""
     lookup, *rest = block.operations
-    project = Operation(
-        name="project_in",
-        kind=OperationKind.MATMUL,
-        inputs=("narrow_embedding",),
-        output="residual",
-        region=Region.SEQUENCE,
-        matmul_shape=(width, hidden_size),
-    )
+    project = whole_matmul("project_in", "narrow_embedding", "residual", (width, hidden_size))
     return dataclasses.replace(
         block,
         weights=(
@@ -88,14 +81,7 @@ def _projected_in(block: Block, width: int, hidden_size: int) -> Block:
 def _projected_out(block: Block, width: int, hidden_size: int) -> Block:
     """Return the head that multiplies `width` features, after a matrix down from the hidden size."""
     source = next(op.inputs[0] for op in block.operations if op.kind is OperationKind.MATMUL)
-    project = Operation(
-        name="project_out",
-        kind=OperationKind.MATMUL,
-        inputs=(source,),
-        output="narrow_head_input",
-        region=Region.SEQUENCE,
-        matmul_shape=(hidden_size, width),
-    )
+    project = whole_matmul("project_out", source, "narrow_head_input", (hidden_size, width))
     operations = [
         dataclasses.replace(op, inputs=("narrow_head_input",), matmul_shape=(width, op.matmul_shape[1]))
         if op.matmul_shape

@@ -26,9 +26,9 @@ from plimsoll.service.calibrations.report import (
     report_as_json,
     stored_report,
 )
+from plimsoll.service.ground.cached_value import CachedValue
 from plimsoll.service.ground.canonical import digest
 from plimsoll.service.ground.errors import CalibrationNotFound
-from plimsoll.service.ground.kept_known import KeptKnown
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import Calibration as StoredCalibration
 from plimsoll.service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
@@ -48,7 +48,7 @@ class CalibrationService:
         self._database = database
         self._catalogue = catalogue
         self._models = models
-        self._known = KeptKnown(self._read, most_seconds=KNOWN_FOR_SECONDS)
+        self._known = CachedValue(self._read, most_seconds=KNOWN_FOR_SECONDS)
 
     async def calibrate(self, gpu: Gpu, request: CalibrationRequest) -> CalibrationReport:
         """Fit and store a GPU's efficiencies; raises PlanNotFound, and InvalidQuestion at what cannot be."""

@@ -12,9 +12,9 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import Catalogue, typical_config
 from plimsoll.planners.families import described_parts, read_model
 from plimsoll.planners.families.reading.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.ground.caches import forget
 from plimsoll.planners.ground.errors import InvalidModelConfig, PlimsollError
 from plimsoll.planners.ground.figures import count_in_words
-from plimsoll.planners.ground.kept import forget
 from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report
 from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
 from plimsoll.service.ground.allowed_paths import allowed_path

@@ -20,12 +20,12 @@ from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.calibrations import CalibrationStore
 from plimsoll.service.persistence.job_changes import JobChanges
 from plimsoll.service.persistence.jobs import JobStore
-from plimsoll.service.persistence.kept_connection import KeptConnection
 from plimsoll.service.persistence.keys import KeyStore
 from plimsoll.service.persistence.last_write import LastWrite
 from plimsoll.service.persistence.learned_starts import LearnedStartStore
 from plimsoll.service.persistence.measurements import MeasurementStore
 from plimsoll.service.persistence.models_seen import ModelsSeenStore
+from plimsoll.service.persistence.persistent_connection import PersistentConnection
 from plimsoll.service.persistence.plans import PlanStore
 from plimsoll.service.persistence.retention import ExpiredRows
 from plimsoll.service.persistence.steps import VERSION_TABLE, latest_step
@@ -78,8 +78,8 @@ class Database:
         self._last_write = last_write or LastWrite()
         self._transactions = Transactions(self._engine, self._last_write)
         # Apart from each other: who looks for a plan does not wait for the disk.
-        reading = KeptConnection(libpq_url(url))
-        writing = KeptConnection(libpq_url(url), last_write=self._last_write)
+        reading = PersistentConnection(libpq_url(url))
+        writing = PersistentConnection(libpq_url(url), last_write=self._last_write)
         self._kept = (reading, writing)
         self._latest_step = latest_step()
         self.plans = PlanStore(self._transactions, reading=reading, writing=writing)

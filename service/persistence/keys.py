@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from plimsoll.service.ground.errors import KeyNotFound
-from plimsoll.service.persistence.kept_connection import KeptConnection
+from plimsoll.service.persistence.persistent_connection import PersistentConnection
 from plimsoll.service.persistence.records import ApiKey, KeysOnRecord
 from plimsoll.service.persistence.tables import api_keys, plan_readers
 from plimsoll.service.persistence.transactions import Transactions
@@ -21,7 +21,9 @@ _MAY_READ = "SELECT plan_id FROM plan_readers WHERE key_id = %s AND plan_id = %s
 class KeyStore:
     """Every key that was ever made: one that is revoked stays on record."""
 
-    def __init__(self, transactions: Transactions, *, reading: KeptConnection, writing: KeptConnection) -> None:
+    def __init__(
+        self, transactions: Transactions, *, reading: PersistentConnection, writing: PersistentConnection
+    ) -> None:
         self._transactions = transactions
         self._reading = reading
         self._writing = writing

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from plimsoll.service.ground.errors import PlanNotFound, Unstorable
 from plimsoll.service.persistence.grouped_writes import GroupedWrites
-from plimsoll.service.persistence.kept_connection import KeptConnection
 from plimsoll.service.persistence.keys import readable_by
 from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.persistent_connection import PersistentConnection
 from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
 from plimsoll.service.persistence.tables import plans
 from plimsoll.service.persistence.transactions import Transactions
@@ -46,7 +46,9 @@ class _Put:
 class PlanStore:
     """Every plan that was answered."""
 
-    def __init__(self, transactions: Transactions, *, reading: KeptConnection, writing: KeptConnection) -> None:
+    def __init__(
+        self, transactions: Transactions, *, reading: PersistentConnection, writing: PersistentConnection
+    ) -> None:
         self._transactions = transactions
         self._reading = reading
         self._writing = writing

@@ -1,4 +1,4 @@
-"""The way to the database for all that is not asked with every plan (that goes by a `KeptConnection`)."""
+"""The way to the database for all that is not asked with every plan (that goes by a `PersistentConnection`)."""
 
 from __future__ import annotations
 

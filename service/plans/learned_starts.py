@@ -10,9 +10,9 @@ from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import UnknownGpu
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.learned import Learned
+from plimsoll.service.ground.cached_value import CachedValue
 from plimsoll.service.ground.canonical import digest
 from plimsoll.service.ground.errors import MeasurementNotFound
-from plimsoll.service.ground.kept_known import KeptKnown
 from plimsoll.service.persistence.records import Json, LearnedKey, LearnedStart
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LearningService:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known = KeptKnown(self._read, most_seconds=KNOWN_FOR_SECONDS)
+        self._known = CachedValue(self._read, most_seconds=KNOWN_FOR_SECONDS)
 
     async def learn(self, start: LearnedStart, by_measurement: Mapping[int, Json]) -> Learned:
         """Store a lesson beside what is known already, and return both."""

@@ -24,7 +24,8 @@ from plimsoll.service.observability.logging import configure_logging
 from plimsoll.service.observability.tracing import Tracer, tracer_to
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.jobs import JobStore
-from plimsoll.service.queue.engine import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from plimsoll.service.queue.engine import build_queue, hand_back_stalled_jobs, run_queue_worker
+from plimsoll.service.queue.fencing import FencedJobManager, pause
 from plimsoll.service.queue.heartbeats import Heartbeats
 from plimsoll.service.queue.retention import Retention
 from plimsoll.service.running.restarts import Restarts

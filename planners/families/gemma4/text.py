@@ -23,7 +23,7 @@ from plimsoll.planners.architecture.mixture_of_experts import (
     router_weight,
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.operation import Tensor, norm
 from plimsoll.planners.architecture.per_layer_input import (
     PerLayerInput,
     per_layer_embedding_weights,
@@ -255,9 +255,6 @@ def _normed_mixture(mixture: MixtureOfExperts, intermediate_size: int) -> Half:
         ("expert_output_norm", "feed_forward_output", "expert_normed_output"),
         ("shared_output_norm", "feed_forward_output", "shared_normed_output"),
     )
-    operations = tuple(
-        Operation(name=name, kind=OperationKind.NORM, inputs=(source,), output=output, region=Region.SEQUENCE)
-        for name, source, output in norms
-    )
+    operations = tuple(norm(name, source, output) for name, source, output in norms)
     tensors = tuple(Tensor(name=output, width=mixture.hidden_size) for _, _, output in norms)
     return Half(tensors=(*half.tensors, *tensors), operations=(*half.operations, *operations))

@@ -19,7 +19,8 @@ import structlog
 from plimsoll.service.ground.errors import DatabaseUnavailable, JobNotFound, Unstorable
 from plimsoll.service.persistence.jobs import JobStore
 from plimsoll.service.persistence.records import Attempt, FinalState, Job, Progress
-from plimsoll.service.queue.engine import AttemptCrashed, HandedBack, pause
+from plimsoll.service.queue.engine import AttemptCrashed, HandedBack
+from plimsoll.service.queue.fencing import pause
 from plimsoll.service.worker.processes.child import ChildError, ChildLimits, ChildOutcome, ChildProgress, run_child
 
 REPORT_INTERVAL_SECONDS = 0.25

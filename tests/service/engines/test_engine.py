@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.engines.engine import started_programs
+from plimsoll.planners.serving.releases.tables import known_engines
+from plimsoll.service.engines.engine import engines, started_programs
 from tests.service.admission.reviews import a_plain_container
 
 
 def words(*command: str, image: str = "x", args: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     container = a_plain_container(command=command, image=image, args=args)
     return [program.words for program in started_programs(container)]
+
+
+def test_every_engine_that_is_planned_is_known_here_and_no_other():
+    assert set(engines()) == set(known_engines())
 
 
 def test_the_image_says_what_starts_without_a_command():

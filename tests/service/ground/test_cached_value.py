@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from plimsoll.service.ground.cached_value import CachedValue
 from plimsoll.service.ground.errors import DatabaseUnavailable
-from plimsoll.service.ground.kept_known import KeptKnown
 
 MOST_SECONDS = 2.0
 
@@ -28,8 +28,8 @@ class Source:
             raise self.error
         return number
 
-    def kept(self) -> KeptKnown[int]:
-        return KeptKnown(self.read, most_seconds=MOST_SECONDS, clock=lambda: self.now)
+    def kept(self) -> CachedValue[int]:
+        return CachedValue(self.read, most_seconds=MOST_SECONDS, clock=lambda: self.now)
 
 
 async def turns() -> None:

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from plimsoll.planners.ground.kept import bounded_caches, forget
+from plimsoll.planners.ground.caches import bounded_caches, forget
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One connection that is kept for short statements, without a pool's and a query builder's share of their time.
+"""One connection that stays open for short statements, without a pool's and a query builder's share of their time.
 
 Through those a look at one row costs the processor a millisecond, and by itself a tenth of one.
 """
@@ -19,7 +19,7 @@ from plimsoll.service.persistence.last_write import LastWrite
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
-class KeptConnection:
+class PersistentConnection:
     """A connection on which every statement stands for itself and is committed when it has been answered.
 
     It is opened with the first statement. One that was lost is replaced, and what was

@@ -1,4 +1,4 @@
-"""What is read from the database again and again, and once at a time, however many want it.
+"""A cached value that is read anew before it is too old, once at a time, however many want it.
 
 Where each who finds it too old reads it for itself, a load that arrives while the first still reads makes as many
 queries as it has requests, and these take the longer the more there are: every few seconds everyone stands still.
@@ -17,7 +17,7 @@ AHEAD_FRACTION = 0.5
 """Of the age that a value may have, what it has when it is read anew: before anybody must wait for that."""
 
 
-class KeptKnown(Generic[Value]):
+class CachedValue(Generic[Value]):
     """A value that is never older than a given time, on one event loop."""
 
     def __init__(
