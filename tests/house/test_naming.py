@@ -41,6 +41,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         # What a request enumerates, and what images start, are to be asked of records, too.
         r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/(?:images|launch_prefixes)\.)",
     ),
+    ("service/worker", tuple(name for name in STACKS if name != "fsdp"), r"^service/worker/stacks/\w+/"),
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 

@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.processes.child_main import is_out_of_memory
-from plimsoll.service.worker.proofs.device.running import Record, described_failure
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
+from plimsoll.service.worker.recording.run_record import Record, described_failure
 from plimsoll.service.worker.recording.tracker import StorageTracker
 from plimsoll.service.worker.serving.cache import BlockCache
 from plimsoll.service.worker.serving.deployment import Deployment
