@@ -12,8 +12,7 @@ from plimsoll.service.requests.jobs import DeviceChoice
 from plimsoll.service.requests.training import ValidationLevel
 from plimsoll.service.worker.devices.accelerator_kinds import accelerator_kind
 from plimsoll.service.worker.proofs.refusals.every import proved_job
-from plimsoll.service.worker.serving.deployment import read_deployment
-from plimsoll.service.worker.serving.servable import refuse_on_device
+from plimsoll.service.worker.proofs.refusals.served import proved_deployment
 
 if TYPE_CHECKING:
     # A process without a database proves plans too.
@@ -95,11 +94,9 @@ def _refuse_what_no_worker_runs(plan: StoredPlan, request: dict[str, Any]) -> No
     """Raise now what the worker would only find out later."""
     try:
         if plan.kind == "infer":
-            deployment = read_deployment(request)
-            if request["level"] == DEVICE:
-                refuse_on_device(deployment)
-            return
-        proved_job(request)
+            proved_deployment(request)
+        else:
+            proved_job(request)
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

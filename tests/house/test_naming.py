@@ -40,6 +40,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         # An example names a stack, a field's help whose it is, and `deepspeed` is a field of TrainingArguments, too.
         r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/(?:examples|serving|foreign_names)\.)",
     ),
+    ("service/worker", tuple(name for name in STACKS if name != "fsdp"), r"^service/worker/stacks/\w+/"),
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 

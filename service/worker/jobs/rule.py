@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from plimsoll.planners.ground.errors import NotYetAvailable
 
 if TYPE_CHECKING:
     from plimsoll.service.worker.jobs.job import TraceJob
     from plimsoll.service.worker.jobs.stack import Stack
+
+
+Question = TypeVar("Question")
 
 
 class Subject(StrEnum):
@@ -41,20 +44,26 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Why a job is not proved yet: what breaks it, the field to point at, and the sentence with its numbers."""
+class RuleOf(Generic[Question]):
+    """Why a question is not proved yet: what breaks it, the field to point at, and the sentence with its numbers."""
 
-    broken: Callable[[Asked], bool]
-    pointer: str | Callable[[Asked], str]
-    words: str | Callable[[Asked], str]
+    broken: Callable[[Question], bool]
+    pointer: str | Callable[[Question], str]
+    words: str | Callable[[Question], str]
 
-    def refusal(self, asked: Asked) -> NotYetAvailable:
-        """Return what a job that breaks the rule is told."""
+    def refusal(self, asked: Question) -> NotYetAvailable:
+        """Return what is told of a question that breaks the rule."""
         words = self.words if isinstance(self.words, str) else self.words(asked)
         pointer = self.pointer if isinstance(self.pointer, str) else self.pointer(asked)
         return NotYetAvailable(words, pointer=pointer)
 
 
-def first_broken(rules: Iterable[Rule], asked: Asked) -> Rule | None:
-    """Return the first of the rules that a job breaks."""
+class Rule(RuleOf[Asked]):
+    """Why a training job is not proved yet."""
+
+    __slots__ = ()
+
+
+def first_broken(rules: Iterable[RuleOf[Question]], asked: Question) -> RuleOf[Question] | None:
+    """Return the first of the rules that a question breaks."""
     return next((rule for rule in rules if rule.broken(asked)), None)

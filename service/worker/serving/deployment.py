@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.service.worker.serving.servable import refuse_unserved
+
+VLLM = "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +70,12 @@ class Deployment:
 def read_deployment(request: Mapping[str, Any]) -> Deployment:
     """Return the deployment of a validation request.
 
-    Raises `NotYetAvailable`, naming it, for what cannot be run, and `InvalidQuestion`
-    for a request that lacks its parts.
+    Raises `InvalidQuestion` for a request that lacks its parts.
     """
     try:
         plan = request["plan"]
         settings, layout, cache = plan["settings"], plan["layout"], plan["kv"]
-        deployment = Deployment(
+        return Deployment(
             model_name=request["model"]["name"],
             config=request["model"]["config"],
             engine=settings["engine"],
@@ -97,8 +97,6 @@ def read_deployment(request: Mapping[str, Any]) -> Deployment:
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
-    refuse_unserved(deployment, layout, cache)
-    return deployment
 
 
 def _stage_layers(plan: Mapping[str, Any]) -> range | None:

@@ -11,13 +11,12 @@ from torch import nn
 from plimsoll.planners.serving.weights.placement import policy_of
 from plimsoll.service.worker.serving.cache import BlockCache
 from plimsoll.service.worker.serving.cached_layers import cached_layers, keeps_latents
-from plimsoll.service.worker.serving.deployment import Deployment
+from plimsoll.service.worker.serving.deployment import VLLM, Deployment
 from plimsoll.service.worker.serving.divided_layers import divide
 from plimsoll.service.worker.serving.engine_kernels import fuse_layers
 from plimsoll.service.worker.serving.expert_kernels import fuse_experts
 from plimsoll.service.worker.serving.latent_attention import serve_latents
 from plimsoll.service.worker.serving.narrow_linear import SHAPES, narrow_matrices
-from plimsoll.service.worker.serving.servable import VLLM
 from plimsoll.service.worker.serving.served_attention import SERVED_ATTENTION, register_served_attention
 from plimsoll.service.worker.serving.weight_storage import NARROW_DTYPES
 from plimsoll.service.worker.training.building import causal_model

@@ -15,17 +15,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.processes.child_main import is_out_of_memory
-from plimsoll.service.worker.proofs.device.running import Record, described_failure
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
+from plimsoll.service.worker.recording.run_record import Record, described_failure
 from plimsoll.service.worker.recording.tracker import StorageTracker
 from plimsoll.service.worker.serving.cache import BlockCache
-from plimsoll.service.worker.serving.deployment import Deployment
+from plimsoll.service.worker.serving.deployment import VLLM, Deployment
 from plimsoll.service.worker.serving.engine_kernels import rotating_in_place
 from plimsoll.service.worker.serving.model import load_random, rotary_tables, served_model
 from plimsoll.service.worker.serving.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
 from plimsoll.service.worker.serving.sampling import SORTING_BYTES_PER_LOGIT, Sampler
-from plimsoll.service.worker.serving.servable import VLLM
 from plimsoll.service.worker.training.rank import process_group_of
 from plimsoll.service.worker.training.step import Report
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,14 +12,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
-from plimsoll.service.worker.processes.child_main import clean_text, is_out_of_memory
+from plimsoll.service.worker.processes.child_main import is_out_of_memory
 from plimsoll.service.worker.proofs.device.clock import PhaseClock, phase_seconds
 from plimsoll.service.worker.proofs.device.replicas import ReducedFirst
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.meters import meter_of
 from plimsoll.service.worker.recording.patches import traceable_torch
-from plimsoll.service.worker.recording.tracker import FORWARD, OPTIMIZER, StorageTracker
+from plimsoll.service.worker.recording.run_record import Record, described_failure
+from plimsoll.service.worker.recording.tracker import FORWARD, OPTIMIZER
 from plimsoll.service.worker.training.rank import Rank, device_mesh, equipped_rank, learning_parameters, sharded_model
 from plimsoll.service.worker.training.real_weights import SEED, fill_copies, give_storage
 from plimsoll.service.worker.training.step import Report, record_steps, run_step, storage_tracker, training_batch
@@ -29,19 +28,6 @@ from plimsoll.service.worker.training.step import Report, record_steps, run_step
 # Steps timed after those that are recorded, which are slower for it; on a CPU seconds say little of a plan.
 TIMED_STEPS = {"cuda": 3, "cpu": 1}
 HELD_KINDS = (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE)
-# "Tried to allocate 2.00 GiB" of torch.OutOfMemoryError, "you tried to allocate 123 bytes" of the CPU's allocator.
-WANTED_SIZE = re.compile(r"ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
-UNIT_BYTES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-@dataclass(slots=True, kw_only=True)
-class Record:
-    """What is known of a run while it lasts; read when it is over, however it ended."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    tracker: StorageTracker | None = None
-    phases: dict[str, float] = field(default_factory=dict)
-    out_of_memory: dict[str, Any] | None = None
 
 
 def run_rank(
@@ -101,24 +87,6 @@ def _timed(device: Device, step: Callable[[PhaseClock], None]) -> dict[str, floa
         step(clock)
         steps.append(clock.seconds())
     return phase_seconds(steps)
-
-
-def described_failure(error: BaseException, record: Record) -> dict[str, Any]:
-    """Return which allocation failed, where in the step, and what was held then."""
-    text = clean_text(str(error))
-    size = WANTED_SIZE.search(text)
-    ledger = record.ledger
-    curve = ledger.allocated_curve()
-    operation = record.tracker.operation if record.tracker else None
-    return {
-        "wanted_bytes": round(float(size[1]) * UNIT_BYTES[size[2]]) if size else None,
-        "allocated_bytes": curve[-1] if curve else 0,
-        "peak_bytes_so_far": max(curve, default=0),
-        "step": ledger.marks[-1].step if ledger.marks else None,
-        "phase": ledger.marks[-1].phase if ledger.marks else "building",
-        "operation": None if operation is None else str(operation),
-        "message": text.partition("\n")[0],
-    }
 
 
 def _account(record: Record) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from plimsoll.planners.ground.units import GIB
 from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.devices.device import ANY, Device, environment, find_device
 from plimsoll.service.worker.proofs.device.where import HEADROOM, PROCESS_BYTES
+from plimsoll.service.worker.proofs.refusals.served import proved_deployment
 from plimsoll.service.worker.proofs.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error
 from plimsoll.service.worker.recording.allocator import replay
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.meters import meter_of
-from plimsoll.service.worker.serving.deployment import Deployment, read_deployment
+from plimsoll.service.worker.serving.deployment import VLLM, Deployment
 from plimsoll.service.worker.serving.passes import PROFILE, SERVING_STAGES
 from plimsoll.service.worker.serving.running import run_passes, trace_passes
-from plimsoll.service.worker.serving.servable import VLLM, refuse_on_device
 from plimsoll.service.worker.training.step import Report
 
 TERMS = ("weights", "kv_cache", "activations")
@@ -28,7 +28,7 @@ WEIGHT_KINDS = (Kind.PARAMETER.value, Kind.BUFFER.value)
 def trace_serving(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Return the result of tracing a stored serving plan; raises `NotYetAvailable`, naming it, for what cannot be."""
     started = time.monotonic()
-    deployment = read_deployment(request)
+    deployment = proved_deployment(request)
     ledger = trace_passes(deployment, report)
     result = {
         **_result(deployment, ledger, request["plan"], peak_bytes=ledger.peak().allocated_bytes, failure=None),
@@ -52,8 +52,7 @@ def serve_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any
     where the worker has none for it. Too little memory is a result.
     """
     started = time.monotonic()
-    deployment = read_deployment(request)
-    refuse_on_device(deployment)
+    deployment = proved_deployment(request)
     wanted = request.get("device") or {}
     device = find_device(
         wanted.get("on", ANY), planned_gpu=request["gpu"], any_gpu_kind=bool(wanted.get("any_gpu_kind"))

@@ -1,13 +1,10 @@
 """One rank's step for real, on the CPU, against the same step on fake tensors."""
 
 import pytest
-import torch
 
 from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.worker.devices.device import find_device
-from plimsoll.service.worker.processes.child_main import is_out_of_memory
-from plimsoll.service.worker.proofs.device.running import Record, described_failure, held_bytes, kept_bytes, run_rank
-from plimsoll.service.worker.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.proofs.device.running import held_bytes, kept_bytes, run_rank
 from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.rank import process_group_of
 from tests.service.worker.cases import config, job, traced
@@ -51,27 +48,6 @@ def test_an_account_has_the_peak_in_parts():
     account = ran(config=config(tie_word_embeddings=True))
     assert sum(account["items"].values()) == account["peak_bytes"] <= account["reserved_bytes"]
     assert account["out_of_memory"] is None
-
-
-def test_running_out_of_memory_is_told_with_the_allocation_that_failed():
-    record = Record(ledger=Ledger())
-    record.ledger.mark(1, "backward")
-    piece = record.ledger.allocate(4096, kind=Kind.FORWARD_ACTIVATION, origin="mm")
-    record.ledger.allocate(512, kind=Kind.FORWARD_ACTIVATION, origin="add")
-    record.ledger.release(piece)
-    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity")
-    told = described_failure(error, record)
-    assert (told["wanted_bytes"], told["allocated_bytes"], told["peak_bytes_so_far"]) == (5 << 29, 512, 4608)
-    assert (told["step"], told["phase"]) == (1, "backward")
-    assert is_out_of_memory(error)
-
-
-def test_the_cpu_allocator_s_own_words_are_understood():
-    words = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096"
-    error = RuntimeError(f"{words} bytes. Error code 12 (Cannot allocate memory)")
-    assert is_out_of_memory(error)
-    told = described_failure(error, Record())
-    assert (told["wanted_bytes"], told["phase"], told["operation"]) == (4096, "building", None)
 
 
 def test_any_other_error_is_no_result():
