@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.tasks import Report
 
-Report = Callable[[int, int, str, str], None]
 LEVELS = ("count", "trace", "device")
 
 
