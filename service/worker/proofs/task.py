@@ -39,6 +39,6 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _serve(level: str, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    from plimsoll.service.worker.proofs.serving.task import serve_on_device, trace_serving
+    from plimsoll.service.worker.proofs.serving import serve_on_device, trace_serving
 
     return trace_serving(request, report) if level == "trace" else serve_on_device(request, report)
