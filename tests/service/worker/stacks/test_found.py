@@ -48,4 +48,4 @@ def test_a_stack_with_code_of_its_own_says_what_stands_in_for_it(stack):
     notes = stack.notes
     assert bool(notes.engine) is stack.has_own_engine
     assert bool(notes.kernels) is bool(notes.kernels_on_device) is stack.has_fused_kernels
-    assert bool(notes.experts) is (stack.has_fused_kernels or stack.deals_experts)
+    assert bool(notes.experts) is (stack.groups_experts or stack.deals_experts)
