@@ -16,7 +16,7 @@ from plimsoll.planners.ground.terms import ATTENTION_KINDS, KERNEL_KINDS, METHOD
 from plimsoll.planners.jobs.adapters import check_targets
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.jobs.recompute_modules import check_modules
-from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from plimsoll.planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
