@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
@@ -26,6 +27,7 @@ from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PE
 
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
+FLASH_HEAD_MULTIPLE = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
 CHOSEN = " The search chose this; set {} to rule it out."
 OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
@@ -158,7 +160,25 @@ def _time(told: Told) -> Iterator[str]:
         yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
     else:
         yield "No traffic overlaps compute."
+    yield from _attention(told)
+
+
+def _attention(told: Told) -> Iterator[str]:
+    """Yield the attention's kernels, and heads that they pad; nothing of a model without attention.
+
+    Source: pytorch, aten/src/ATen/native/transformers/attention.cpp (`pad_last_dim<8>`).
+    """
+    blocks = told.question.model.layers
+    widths = {op.key_dim for block in blocks for op in block.operations if op.kind is OperationKind.ATTENTION}
+    if not widths:
+        return
     yield f"Attention runs on {told.question.attention} kernels."
+    odd = [f"{width:,}" for width in sorted(widths) if width % FLASH_HEAD_MULTIPLE]
+    if told.question.attention == "flash" and odd:
+        yield (
+            f"Flash kernels pad heads of {listed(odd)} features to the next multiple of {FLASH_HEAD_MULTIPLE}; the "
+            "padding is not counted."
+        )
 
 
 def _chosen_by_search(told: Told) -> Iterator[str]:

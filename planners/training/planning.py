@@ -92,7 +92,10 @@ def plan_without_advice(
         verdict=verdict,
         summary=derived.part(
             "summary",
-            lambda: summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework, stacks),
+            lambda: (
+                summary(question, plan, verdict)
+                + unmeasured_note(question, plan.layout.framework, stacks, measured_on_host=found.measured_on_host)
+            ),
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
@@ -104,7 +107,7 @@ def plan_without_advice(
         ),
         advice=(),
         assumptions=(
-            *stack_notes(question, stacks),
+            *stack_notes(question, stacks, measured_on_host=found.measured_on_host),
             *(sentence for note in NOTES for sentence in derived.several("assumptions", note(told))),
         ),
         stacks=stacks,
