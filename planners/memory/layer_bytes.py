@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.adapters import adapters_by_input
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.activations import (
+    NO_CASTS,
     SavedBytes,
     checkpoint_width,
     meeting_gradients,
@@ -37,6 +40,7 @@ from plimsoll.planners.memory.selective import (
     selectively_saved_bytes,
 )
 from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.records import Kernels
 
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096
@@ -113,14 +117,25 @@ def _layer_bytes(
         frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
         fp8_input_bytes=fp8_input_bytes,
     )
+    # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
+    casts = NO_CASTS if method == "qlora" else adapters_by_input(block, part.trainable)
+    cast = _cast_bytes(part, kernels, attention, size, casts)
+    adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
         block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
     )
     return LayerBytes(
-        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
-        cast=saved_bytes(block, kernels, **sizes, autocast=True),
+        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),
+        cast=replace(cast, sequence_bytes=cast.sequence_bytes + adapters_bytes),
         again=repeated_saves(block, kernels, element_bytes=size, learning=part.learning),
-        cast_again=repeated_saves(block, kernels, element_bytes=size, autocast=True),
+        cast_again=repeated_saves(
+            block,
+            kernels,
+            element_bytes=size,
+            learning=part.learning,
+            autocast=part.learning is None,
+            adapter_casts=casts,
+        ),
         selective=selectively_saved_bytes(
             block, kernels, **recomputed, attention=attention, fp8_input_bytes=fp8_input_bytes, modules=modules
         ),
@@ -157,5 +172,20 @@ def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: i
     kernels = same.value.kernels
     return (
         saved_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
-        saved_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        _cast_bytes(head, kernels, attention, size, adapters_by_input(head.block, head.trainable)),
+    )
+
+
+def _cast_bytes(
+    part: BlockWeights, kernels: Kernels, attention: str, size: int, casts: Mapping[str, int]
+) -> SavedBytes:
+    """Return what is saved where autocast casts: all weights if all learn, or the inputs of adapters."""
+    return saved_bytes(
+        part.block,
+        kernels,
+        attention=attention,
+        element_bytes=size,
+        learning=part.learning,
+        autocast=part.learning is None,
+        adapter_casts=casts,
     )

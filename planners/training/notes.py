@@ -13,7 +13,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
@@ -262,6 +262,9 @@ def _elsewhere(told: Told) -> Iterator[str]:
         )
     if job.method != "full":
         yield frozen_note(job)
+        stacked = stacked_experts_note(job)
+        if stacked is not None:
+            yield stacked
         merged = job.model.parameters * job.precision.compute_bytes / GIB
         yield f"Merged into the base, the adapters add nothing to serve: {merged:.1f} GiB of weights."
     if job.gradient_compression != "none":
