@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 LEAST_LIKENESS = 0.5
+# Misspelt names are 0.75 and more like what was meant; `grok-1` is 0.54 like `megatron-1t`, `AFM` 0.58 like `palm`.
+LEAST_NEAR = 0.6
 WORDS = re.compile(r"[a-z]+")
 
 
@@ -106,8 +108,8 @@ class UnknownName(PlimsollError):
     def __init__(self, name: str, known: Iterable[str], *, pointer: str = "") -> None:
         self.name = name
         self.nearest = nearest_names(name, known)
-        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else self.way_out
-        super().__init__(f"Unknown {self.thing} {name[:100]!r}.{hint}", pointer=pointer)
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        super().__init__(f"Unknown {self.thing} {name[:100]!r}.{hint}{self.way_out}", pointer=pointer)
 
 
 class UnknownModel(UnknownName):
@@ -115,7 +117,10 @@ class UnknownModel(UnknownName):
 
     code = "unknown-model"
     thing = "model"
-    way_out = " GET /models and `plimsoll models` list all; another is described by its config.json."
+    way_out = (
+        " GET /models and `plimsoll models` list all. For any other model, send its config.json as "
+        '{"model": {"config": …}}.'
+    )
 
 
 class UnknownModelType(UnknownName):
@@ -135,7 +140,7 @@ class UnknownGpu(UnknownName):
 
     code = "unknown-gpu"
     thing = "GPU"
-    way_out = " GET /hardware and `plimsoll hardware` list all; another is described by its figures."
+    way_out = " GET /hardware and `plimsoll hardware` list all. For any other GPU, send its figures."
 
 
 class UnknownCluster(UnknownName):
@@ -157,7 +162,7 @@ def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[st
     for candidate in known:
         by_lower.setdefault(candidate.lower(), candidate)
     likeness = {candidate: _likeness(wanted, candidate) for candidate in by_lower}
-    close = sorted((score, candidate) for candidate, score in likeness.items() if score >= LEAST_LIKENESS)
+    close = sorted((score, candidate) for candidate, score in likeness.items() if score >= LEAST_NEAR)
     return tuple(by_lower[candidate] for _, candidate in close[::-1][:most])
 
 

@@ -93,7 +93,7 @@ def _planned_only(profile: Profile, field: str, choices: Collection[Any], wanted
 def _one_kind(profile: Profile, field: str, choices: Collection[Any], wanted: str) -> str:
     if choices:
         return _quoted(profile, field, choices, wanted)
-    return f"With {profile.name}, {field} must be omitted: it has one kind only."
+    return f"Leave {field} out: {profile.name} offers no choice."
 
 
 def _no_code(question: TrainingQuestion, profile: Profile) -> str:

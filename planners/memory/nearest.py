@@ -34,12 +34,12 @@ COLUMNS = (
 # A different method or recomputation changes what is held as much as eight times the size does.
 OTHER_KIND_DOUBLINGS = 3.0
 SIZES_IN_WORDS = {
-    "parameters": "parameters",
-    "gpus": "GPUs",
-    "tensor_parallel": "tensor-parallel ranks",
-    "pipeline_parallel": "pipeline stages",
-    "context_parallel": "context-parallel ranks",
-    "tokens": "tokens per micro-batch",
+    "parameters": "parameter",
+    "gpus": "GPU",
+    "tensor_parallel": "tensor-parallel rank",
+    "pipeline_parallel": "pipeline stage",
+    "context_parallel": "context-parallel rank",
+    "tokens": "token",
 }
 SIZES = tuple(SIZES_IN_WORDS)
 # Below a tenth of a doubling two sizes are called the same.
@@ -120,7 +120,17 @@ def _kinds_apart(run: MeasuredRun, layout: Layout, method: str) -> list[str]:
 
 def _sizes_apart(run: MeasuredRun, sizes: Mapping[str, float]) -> list[str]:
     return [
-        f"{figure(run.sizes[name] / sizes[name])} times the {SIZES_IN_WORDS[name]}"
+        f"{_measured_size(name, run.sizes[name])} (not {_number(name, sizes[name])})"
         for name in SIZES
         if abs(math.log2(run.sizes[name] / sizes[name])) > SAME_DOUBLINGS
     ]
+
+
+def _measured_size(name: str, size: float) -> str:
+    if name == "parameters":
+        return f"{_number(name, size)} parameters"
+    return counted(round(size), SIZES_IN_WORDS[name]) + (" per micro-batch" if name == "tokens" else "")
+
+
+def _number(name: str, size: float) -> str:
+    return f"{figure(size / GIGA)}B" if name == "parameters" else f"{round(size):,}"

@@ -149,8 +149,9 @@ def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
     if question.layout != LayoutRequest():
         return refusal.detail
     count, batch = question.hardware.gpus, question.global_batch_size
-    gpus = f"exactly {count.minimum}" if count.minimum == count.maximum else f"{count.minimum} to {count.maximum}"
-    return f"No layout uses {gpus} GPUs with a batch of {batch}: every way to divide them breaks a rule."
+    is_one = count.minimum == count.maximum
+    gpus = f"exactly {count.minimum:,}" if is_one else f"{count.minimum:,} to {count.maximum:,}"
+    return f"No layout uses {gpus} GPUs with a batch of {batch:,}: every way to divide them breaks a rule."
 
 
 def check_question(question: TrainingQuestion) -> None:

@@ -73,10 +73,12 @@ def serving_finding(
         )
     else:
         held = plan.memory.peak_bytes / GIB
+        limit = f"{plan.memory.limit_bytes / GIB:.1f} GiB"
         numbers = (
-            f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB per GPU"
+            f"{held:.1f} GiB per GPU, {weights} among them, are needed before any KV cache, and the GPU has {limit}"
+            if held
+            else f"{weights} and the engine's own memory leave nothing of {limit} per GPU"
         )
-        numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
     engine = plan.settings.engine
     is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain

@@ -65,6 +65,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("fp16", "float16", "half"), ("fp16-mixed",)),
     **dict.fromkeys(("fp8", "float8"), ("fp8-mixed",)),
     "float32": ("fp32",),
+    # Checkpoints of AWQ and GPTQ hold 4-bit integers.
+    **dict.fromkeys(("awq", "gptq", "awq-marlin", "gptq-marlin"), ("int4",)),
     **dict.fromkeys(("sft", "fft", "full-finetune", "full-finetuning", "pretrain", "pretraining"), ("full",)),
 }
 

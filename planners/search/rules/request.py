@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.ground.figures import counted
+from plimsoll.planners.ground.figures import counted, listed
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.ground.terms import (
     HIGHEST_ZERO_STAGE,
@@ -20,6 +20,8 @@ from plimsoll.planners.ground.terms import (
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.fields import DEGREES, DEGREES_OF_GPUS
 from plimsoll.planners.search.rules.rule import Violation
+
+MOST_NAMED_DEGREES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +61,24 @@ def _other_product(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
     if len(fixed) == len(DEGREES_OF_GPUS) and not count.minimum <= product <= count.maximum:
         detail = f"{named}, and there {_are_gpus(count)}."
     elif product > count.maximum:
-        detail = f"{named} is too many: there {_are_gpus(count)}."
+        detail = f"{named} is too many: there {_are_gpus(count)}.{_would_do(fixed, count)}"
     elif count.minimum == count.maximum and count.minimum % product:
         detail = f"{named} does not divide {counted(count.minimum, 'GPU')}."
     else:
         return
     yield _at_fault(fixed, count), detail
+
+
+def _would_do(fixed: Mapping[str, int], count: GpuCount) -> str:
+    """Return which degrees the GPUs can form, where one alone is fixed and their number is; else nothing."""
+    if len(fixed) > 1 or count.minimum != count.maximum:
+        return ""
+    (field,), gpus = fixed, count.maximum
+    small = [divisor for divisor in range(1, math.isqrt(gpus) + 1) if gpus % divisor == 0]
+    divisors = sorted({*small, *(gpus // divisor for divisor in small)})
+    if len(divisors) > MOST_NAMED_DEGREES:
+        return f" {field} must be a divisor of {gpus:,}."
+    return f" {field} can be {listed([f'{divisor:,}' for divisor in divisors], 'or')}."
 
 
 def _at_fault(fixed: Mapping[str, int], count: GpuCount) -> str:

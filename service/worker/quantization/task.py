@@ -121,7 +121,8 @@ class _Job:
     def _run(self, folder: OutputFolder | None, path: Path | None = None) -> dict[str, Any]:
         quantized = [tensor for tensor in self._source.tensors if tensor.reason is None]
         read = quantized if folder is None else self._source.tensors
-        progress = ByteProgress(self._report, sum(tensor.stored_bytes for tensor in read))
+        total_bytes = sum(tensor.stored_bytes for tensor in read)
+        progress = ByteProgress(self._report, total_bytes, limit_seconds=self._roots.job_timeout_seconds)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         parameters = sum(math.prod(tensor.shape) for tensor in quantized)
         kernels, speed_note = kernels_for_job(quantizer(self._settings), parameters=parameters, device=device)

@@ -66,6 +66,20 @@ def test_an_unknown_model_names_the_nearest() -> None:
     assert caught.value.pointer == "/model"
 
 
+@pytest.mark.parametrize("name", ["grok-1", "AFM-4.5B"])
+def test_models_that_are_hardly_alike_are_not_named(name: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        catalogue().model(name)
+    assert caught.value.nearest == ()
+
+
+@pytest.mark.parametrize("name", ["grok-1", "llama-3.1-9b"])
+def test_what_is_to_be_sent_for_any_other_model_is_always_said(name: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        catalogue().model(name)
+    assert caught.value.detail.endswith('send its config.json as {"model": {"config": …}}.')
+
+
 def test_an_unknown_gpu_names_the_nearest() -> None:
     with pytest.raises(UnknownGpu, match="h100-sxm-80gb") as caught:
         catalogue().gpu("h100-smx-80gb", pointer="/hardware/0/gpu")

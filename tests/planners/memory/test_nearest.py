@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 from plimsoll.planners.memory.nearest import SIZES, measured_runs, nearest_note, plan_sizes
@@ -31,7 +32,17 @@ def test_distance_is_told_size_by_size_and_kind_by_kind():
     note = nearest_note(layout, method="full", sizes=sizes(tokens=64 * most))
     assert note is not None
     assert "Unlike this plan it had recompute none" in note
-    assert "times the tokens" in note
+    assert f" tokens per micro-batch (not {64 * most:,.0f})" in note
+
+
+def test_sizes_that_differ_are_both_said():
+    run = max(measured_runs("nanotron"), key=lambda run: run.sizes["gpus"])
+    layout = replace(LAYOUT, framework="nanotron", recompute=run.recompute)
+    apart = {**run.sizes, "gpus": 1e6, "parameters": 64 * run.sizes["parameters"]}
+    note = nearest_note(layout, method=run.method, sizes=apart)
+    assert note is not None
+    assert f"{run.sizes['gpus']:,.0f} GPUs (not 1,000,000)" in note
+    assert re.search(r"[\d.]+B parameters \(not [\d,.]+B\)", note)
 
 
 def test_a_stack_that_nobody_measured_has_no_nearest_run():

@@ -48,6 +48,21 @@ def test_one_degree_is_named_without_a_product():
         check_fixed(question(layout={"tensor_parallel": 3}))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        (8, "there are 8 GPUs. tensor_parallel can be 1, 2, 4 or 8."),
+        # 11 is prime; 48 has ten divisors.
+        (11, "there are 11 GPUs. tensor_parallel can be 1 or 11."),
+        (48, "there are 48 GPUs. tensor_parallel must be a divisor of 48."),
+    ],
+)
+def test_a_degree_of_more_than_the_gpus_is_told_which_would_do(gpus, words):
+    with pytest.raises(ImpossibleLayout) as caught:
+        check_fixed(question(gpus=gpus, layout={"tensor_parallel": 64}))
+    assert words in caught.value.broken[0].detail
+
+
 def test_all_contradictions_are_raised_together():
     # 3 goes neither into 8 GPUs nor into 32 and 8 heads, and a dense model has one feed-forward.
     with pytest.raises(ImpossibleLayout) as caught:

@@ -18,6 +18,7 @@ from tests.api.questions import infer, train
 
 FRAMEWORKS = "'any', 'fsdp2', 'ddp', 'megatron', 'megatron-deepspeed', 'accelerate' or 'atorch'"
 OPTIMIZERS = "'adamw', 'adamw-8bit', 'paged-adamw-8bit' or 'sgd-momentum'"
+WEIGHTS = "'bf16', 'fp8', 'int4' or 'nf4'"
 PRECISIONS = "'fp32', 'fp16-mixed', 'bf16-mixed' or 'bf16'"
 
 
@@ -41,6 +42,8 @@ def told(body: Any, request: type[BaseModel] = TrainRequest) -> dict[str, str]:
         ("bf16_mixed", PRECISIONS, "'bf16-mixed'"),
         ("bfloat16", PRECISIONS, "'bf16-mixed' or 'bf16'"),
         ("bf16-mixd", PRECISIONS, "'bf16-mixed'"),
+        ("awq", WEIGHTS, "'int4'"),
+        ("GPTQ", WEIGHTS, "'int4'"),
     ],
 )
 def test_a_foreign_or_misspelt_value_is_answered_with_the_one_meant(given: str, expected: str, meant: str):

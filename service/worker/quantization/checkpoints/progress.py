@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import duration
 from plimsoll.service.worker.quantization.checkpoints.sources import SourceTensor
 from plimsoll.service.worker.tasks import Report
 
@@ -14,23 +16,37 @@ BYTES_PER_MEGABYTE = 1e6
 # a matrix that came from a cache says how long the others take.
 WINDOW_SECONDS = 30.0
 SHORTEST_SECONDS = 1.0
+# A job is given up only where it would take so many times its limit: matrices are not all equally fast.
+SURELY_TOO_LONG = 1.25
 
 
 class ByteProgress:
     """Counts the original bytes of finished tensors against a total."""
 
-    def __init__(self, report: Report, total_bytes: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Begin at 0 and say so."""
+    def __init__(
+        self,
+        report: Report,
+        total_bytes: int,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        limit_seconds: float | None = None,
+    ) -> None:
+        """Begin at 0 and say so; `limit_seconds` are those after which the job is stopped and all of it lost."""
         self._report = report
         self._total_bytes = total_bytes
         self._clock = clock
+        self._limit_seconds = limit_seconds
+        self._begun_at = clock()
         self._done_bytes = 0
         # When each recent tensor was finished, and the bytes that were done then.
         self._recent: deque[tuple[float, int]] = deque()
         report(0, total_bytes, "bytes", "begun")
 
     def advance(self, tensor: SourceTensor) -> None:
-        """Count a finished tensor; the first one is where the rate begins."""
+        """Count a finished tensor; the first one is where the rate begins.
+
+        Raises `InvalidQuestion` once half a minute's rate says that the job cannot end within its limit.
+        """
         now = self._clock()
         self._done_bytes += tensor.stored_bytes
         self._recent.append((now, self._done_bytes))
@@ -56,4 +72,17 @@ class ByteProgress:
             return ""
         bytes_per_second = done_bytes / seconds
         left_seconds = (self._total_bytes - self._done_bytes) / bytes_per_second
+        if seconds >= WINDOW_SECONDS:
+            self._refuse_too_long(now - self._begun_at + left_seconds, bytes_per_second)
         return f", {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, {left_seconds:.0f} s left"
+
+    def _refuse_too_long(self, needed_seconds: float, bytes_per_second: float) -> None:
+        limit = self._limit_seconds
+        if limit is None or needed_seconds <= SURELY_TOO_LONG * limit:
+            return
+        raise InvalidQuestion(
+            f"At {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, as measured on this worker, the weights take "
+            f"{duration(needed_seconds)}, and a job may run {duration(limit)}. Raise PLIMSOLL_JOB_TIMEOUT_SECONDS on "
+            "the workers, or choose a faster scheme.",
+            pointer="/model",
+        )
