@@ -19,7 +19,12 @@ from plimsoll.planners.memory.activations import (
 )
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
-from plimsoll.planners.memory.layer_events import live_at_attention, live_at_first_products, live_at_second_norm
+from plimsoll.planners.memory.layer_events import (
+    adapter_cast_bytes,
+    live_at_attention,
+    live_at_first_products,
+    live_at_second_norm,
+)
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
     grouped_sent_bytes,
@@ -78,6 +83,7 @@ class LayerBytes:
     widest: float
     meeting_gradients: int
     scan_workspace: float
+    adapter_cast_bytes: int
 
 
 def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
@@ -171,6 +177,7 @@ def _layer_bytes(
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(part.block, size),
+        adapter_cast_bytes=adapter_cast_bytes(part.block, kernels, casts, size),
     )
 
 
