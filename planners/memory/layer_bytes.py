@@ -122,8 +122,10 @@ def _layer_bytes(
         fp8_input_bytes=fp8_input_bytes,
     )
     # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
-    casts = NO_CASTS if method == "qlora" else adapters_by_input(part.block, part.trainable)
-    cast = _cast_bytes(part, kernels, attention, size, casts)
+    # LitGPT's adapters take what their dropouts give.
+    has_casts = method == "lora" and not kernels.adapter_dropout_bytes
+    casts = adapters_by_input(part.block, part.trainable) if has_casts else NO_CASTS
+    cast = _cast_bytes(part, kernels, attention, size, casts) if casts or method == "full" else whole
     adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
         part.block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
