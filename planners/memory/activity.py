@@ -40,6 +40,7 @@ class LayerBackward:
     working_set: FloatArray
     transient: FloatArray
     at_last_matmul: FloatArray
+    at_adapter_cast: FloatArray
     at_input_norm: FloatArray
     at_second_norm: FloatArray
     attention_gradients: FloatArray
@@ -184,6 +185,9 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             working_set=whole,
             transient=transient,
             at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
+            at_adapter_cast=np.where(casts, whole + tokens * layer.adapter_cast_bytes, 0.0)
+            if layer.adapter_cast_bytes
+            else NOTHING,
             at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
             at_second_norm=share.of(layer.at_second_norm),
             attention_gradients=share.of(layer.attention_gradients),

@@ -120,10 +120,26 @@ def _at_last_matmul(step: StepContext) -> FloatArray:
     """
     held, active, layer, job = step.held, step.active, step.active.backward, step.job
     if job.method != "qlora":
-        return layer.at_last_matmul + held.dequantized
+        return np.maximum(layer.at_last_matmul + held.dequantized, _at_adapter_cast(step))
     recomputed = np.where(active.recomputed_layers > 0, RECOMPUTED_BESIDE_UNPACKED * active.p2p_message, 0.0)
     unpacked = held.dequantized + np.maximum(layer.last_matmul_gradients, recomputed)
     result: FloatArray = layer.working_set + np.maximum(layer.transient, unpacked)
+    return result
+
+
+def _at_adapter_cast(step: StepContext) -> FloatArray:
+    """Return what is alive as the last adapter's input is cast: in the layer's only run, or in its second one.
+
+    The first one is in the forward pass, which holds the embedding's output and the layer's input besides; what it
+    saves has mostly left for the host where activations wait there.
+    """
+    active, kernels = step.active, step.job.profile.kernels
+    if not active.backward.at_adapter_cast.any():
+        return NOTHING
+    at_cast = active.backward.at_adapter_cast
+    first_run = at_cast + (1.0 + kernels.norm_keeps_fp32) * active.p2p_message
+    first_run = np.where(step.layouts.activation_offload, 0.0, first_run)
+    result: FloatArray = np.where(active.recomputed_layers > 0, at_cast, first_run)
     return result
 
 

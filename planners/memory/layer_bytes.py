@@ -20,7 +20,12 @@ from plimsoll.planners.memory.activations import (
 )
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
-from plimsoll.planners.memory.layer_events import live_at_attention, live_at_first_products, live_at_second_norm
+from plimsoll.planners.memory.layer_events import (
+    adapter_cast_bytes,
+    live_at_attention,
+    live_at_first_products,
+    live_at_second_norm,
+)
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
     grouped_sent_bytes,
@@ -79,6 +84,7 @@ class LayerBytes:
     widest: float
     meeting_gradients: int
     scan_workspace: float
+    adapter_cast_bytes: int
 
 
 def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
@@ -118,8 +124,10 @@ def _layer_bytes(
         fp8_input_bytes=fp8_input_bytes,
     )
     # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
-    casts = NO_CASTS if method == "qlora" else adapters_by_input(block, part.trainable)
-    cast = _cast_bytes(part, kernels, attention, size, casts)
+    # LitGPT's adapters take what their dropouts give.
+    has_casts = method == "lora" and not kernels.adapter_dropout_bytes
+    casts = adapters_by_input(block, part.trainable) if has_casts else NO_CASTS
+    cast = _cast_bytes(part, kernels, attention, size, casts) if casts or method == "full" else whole
     adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
         block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
@@ -159,6 +167,7 @@ def _layer_bytes(
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(block, size),
+        adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
     )
 
 

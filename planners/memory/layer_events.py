@@ -5,13 +5,16 @@ Traced operation by operation over transformers 5.23's layers under FSDP2 (docs/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import (
     NOTHING_SAVED,
     SavedBytes,
     checkpoint_width,
+    has_layer_norms,
     norm_backward_bytes,
     saved_bytes,
 )
@@ -20,6 +23,8 @@ from plimsoll.planners.stacks.records import Kernels
 
 # A norm's input and output, the gradients of it that two matrices give, and the residual's.
 FIRST_PRODUCTS_TENSORS = 5
+# A feed-forward's input, its last product, the adapter's scaled product and the sum of both (peft, `Linear.forward`).
+CAST_BESIDE_TENSORS = 4
 
 
 def live_at_second_norm(
@@ -83,6 +88,22 @@ def live_at_first_products(
     return replace(
         saved, sequence_bytes=saved.sequence_bytes + stream_bytes, tensor_bytes=saved.tensor_bytes + half_bytes
     )
+
+
+def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int], element_bytes: int) -> int:
+    """Return what is live a token beside all that a layer saves, as its last matrix's adapter has its input in fp32.
+
+    That input in both widths, the feed-forward's input, both products, the scaled one and their sum; the residual,
+    where the norm keeps no more of it than a copy in fp32. Nothing where that matrix has no adapter.
+    """
+    products = [op for op in block.operations if op.kind is OperationKind.MATMUL]
+    if not products or products[-1].name.startswith("expert") or not casts.get(products[-1].inputs[0]):
+        return 0
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    has_fp32_copy = kernels.norm_keeps_fp32 and not has_layer_norms(block)
+    tokens_wide = CAST_BESIDE_TENSORS + has_fp32_copy
+    cast = (FP32_BYTES + element_bytes) * widths[products[-1].inputs[0]]
+    return cast + tokens_wide * element_bytes * checkpoint_width(block)
 
 
 def saved_with_and_without_input_gradient(

@@ -1,9 +1,12 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
+from dataclasses import replace
+
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_events import (
     NOTHING_SAVED,
+    adapter_cast_bytes,
     live_at_attention,
     live_at_first_products,
     live_at_second_norm,
@@ -84,3 +87,16 @@ def test_an_indexer_s_scores_are_not_the_layer_s_attention():
     kept = live_at_attention(indexed, KERNELS, attention="flash", element_bytes=2, learning=None)
     # The gradients of query, key, value and output: 128 heads of 192, 192, 128 and 128 features, in 16 bits.
     assert kept.tensor_bytes >= 2 * 128 * (192 + 192 + 128 + 128)
+
+
+def test_the_last_adapter_s_input_in_fp32_stands_beside_what_its_layer_saves():
+    # 128 features in fp32 and 16 bits, and 16-bit tensors of 64: the feed-forward's input, its product, the adapter's
+    # and their sum, and the residual, of which the norm keeps a copy in fp32 alone.
+    found = adapter_cast_bytes(LAYER, KERNELS, {"feed_forward_product": 1}, 2)
+    assert found == 6 * 128 + 5 * 2 * 64
+    fused = replace(KERNELS, norm_keeps_fp32=False)
+    assert adapter_cast_bytes(LAYER, fused, {"feed_forward_product": 1}, 2) == found - 2 * 64
+
+
+def test_a_last_matrix_without_an_adapter_has_no_such_event():
+    assert adapter_cast_bytes(LAYER, KERNELS, {"attention_input": 3}, 2) == 0
