@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.memory import nvme
+from plimsoll.planners.plans import Layout
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 
@@ -67,7 +68,7 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "train_batch_size": question.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "zero_optimization": _zero_optimization(launch),
+        "zero_optimization": _zero_optimization(launch.layout),
         **_precision(question.precision),
         "autotuning": {"enabled": False},
     }
@@ -96,20 +97,25 @@ def _precision(precision: str) -> dict[str, Any]:
     return {"bf16": {"enabled": precision == "bf16-mixed"}}
 
 
-def _zero_optimization(launch: TrainingLaunch) -> dict[str, Any]:
-    layout = launch.layout
-    zero = load_profile(layout.framework).zero
-    section: dict[str, Any] = {"stage": layout.zero_stage, "contiguous_gradients": True}
+def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
+    """Return the part of the config that is about ZeRO, without offload; sizes of buckets are elements."""
+    zero = load_profile(framework).zero
+    section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
     if zero is not None:
         section |= {
             "reduce_bucket_size": zero.reduce_bucket_elements,
             "allgather_bucket_size": zero.reduce_bucket_elements,
         }
-    if zero is not None and layout.zero_stage == 3:
+    if zero is not None and zero_stage == 3:
         section |= {
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
+    return section
+
+
+def _zero_optimization(layout: Layout) -> dict[str, Any]:
+    section = zero_section(layout.framework, layout.zero_stage)
     if layout.offload != "none":
         section["offload_optimizer"] = {
             "device": layout.offload_target,

@@ -27,6 +27,8 @@ ADD = torch.ops.aten.add.Tensor
 # Tensors that hold others: torch's of several ranks, and torchao's in fp8 with their scales.
 WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
 ASK_DEVICE = torch.ops.prim.device.default
+# Of tensors that are a shape and no memory.
+META = "meta"
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -88,8 +90,10 @@ class StorageTracker(TorchDispatchMode):
 
     def label(self, tensor: torch.Tensor, kind: Kind, origin: str | None = None) -> None:
         """Say what a tensor's storage is for, recording it if it is new."""
-        tensor = local_tensor(tensor)
-        storage = tensor.untyped_storage()
+        self.label_storage(local_tensor(tensor).untyped_storage(), kind, origin)
+
+    def label_storage(self, storage: torch.UntypedStorage, kind: Kind, origin: str | None = None) -> None:
+        """Say what a storage is for, recording it if it is new."""
         entry = self._live.get(storage._cdata)
         if entry is None:
             self._record(storage, kind, origin or kind.value)
@@ -121,7 +125,7 @@ class StorageTracker(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
         tensor = local_tensor(tensor)
-        if isinstance(tensor, FakeTensor) is (self._fake_mode is None):
+        if isinstance(tensor, FakeTensor) is (self._fake_mode is None) or tensor.device.type == META:
             return
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)
