@@ -321,6 +321,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     )
     plan = plan_without_advice(question).plan
     request = {
+        "level": "trace",
         "model": {"name": case.model, "config": config},
         "request": {"training": {**training, "sequence_length": length, "attention": "flash", "recompute": recompute}},
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},

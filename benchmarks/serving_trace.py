@@ -107,7 +107,7 @@ def planned(case: Case) -> dict[str, Any]:
 def compare(case: Case) -> dict[str, Any]:
     """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
     from plimsoll.service.worker.proofs.refusals.served import proved_deployment
-    from plimsoll.service.worker.proofs.serving.task import TERMS, measured_terms
+    from plimsoll.service.worker.proofs.serving import TERMS, measured_terms
     from plimsoll.service.worker.recording.curve import largest_owners
     from plimsoll.service.worker.serving.passes import PROFILE
     from plimsoll.service.worker.serving.running import trace_passes

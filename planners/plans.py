@@ -7,7 +7,7 @@ so that a field has one definition. Every total is the sum of its parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -56,16 +56,7 @@ class MemoryItems:
     @property
     def total_bytes(self) -> int:
         """Return the sum of the items."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.communication
-            + self.fragmentation
-            + self.runtime
-        )
+        return sum(getattr(self, entry.name) for entry in fields(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

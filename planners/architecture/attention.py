@@ -161,15 +161,7 @@ def sink_weight(name: str, size: GroupedAttention) -> Weight:
 
 def output_projection(name: str, size: GroupedAttention) -> Weight:
     """Return the matrix from all heads back to the hidden size, its input divided by head."""
-    return Weight(
-        name=name,
-        shape=(size.hidden_size, size.context_width),
-        part=Part.ATTENTION,
-        split=Split.ROW,
-        dim=1,
-        units=size.heads,
-        is_linear=True,
-    )
+    return row(name, (size.hidden_size, size.context_width), size.heads)
 
 
 def column(name: str, shape: tuple[int, ...], units: int, *, is_linear: bool = False) -> Weight:
@@ -177,6 +169,11 @@ def column(name: str, shape: tuple[int, ...], units: int, *, is_linear: bool = F
     return Weight(
         name=name, shape=shape, part=Part.ATTENTION, split=Split.COLUMN, dim=0, units=units, is_linear=is_linear
     )
+
+
+def row(name: str, shape: tuple[int, int], units: int) -> Weight:
+    """Return an attention's matrix whose input features are divided by head."""
+    return Weight(name=name, shape=shape, part=Part.ATTENTION, split=Split.ROW, dim=1, units=units, is_linear=True)
 
 
 def attention_tensors(size: GroupedAttention) -> tuple[Tensor, ...]:

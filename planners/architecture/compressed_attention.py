@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.attention import column
+from plimsoll.planners.architecture.attention import column, row
 from plimsoll.planners.architecture.decoder import Half
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul, whole_matmul
 from plimsoll.planners.architecture.sequence_state import CompressedState, KvKind, KvState
 from plimsoll.planners.architecture.sparse_attention import ELEMENTS_PER_INDEX
-from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.weight import Part, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +107,7 @@ def compressed_attention_weights(prefix: str, size: CompressedAttention) -> tupl
         _whole(f"{prefix}.wkv.weight", (size.head_dim, size.hidden_size)),
         Weight(name=f"{prefix}.kv_norm.weight", shape=(size.head_dim,), part=Part.NORM),
         column(f"{prefix}.wo_a.weight", (size.output_width, context_width), size.output_groups, is_linear=True),
-        Weight(
-            name=f"{prefix}.wo_b.weight",
-            shape=(size.hidden_size, size.output_width),
-            part=Part.ATTENTION,
-            split=Split.ROW,
-            dim=1,
-            units=size.output_groups,
-            is_linear=True,
-        ),
+        row(f"{prefix}.wo_b.weight", (size.hidden_size, size.output_width), size.output_groups),
         column(f"{prefix}.attn_sink", (size.heads,), size.heads),
         *(() if size.compressor is None else _compressor_weights(f"{prefix}.compressor", size, size.compressor)),
         *(() if size.indexer is None else _indexer_weights(f"{prefix}.indexer", size, size.indexer)),

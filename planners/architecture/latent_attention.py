@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plimsoll.planners.architecture.attention import column, row
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor, matmul, whole_matmul
 from plimsoll.planners.architecture.sequence_state import KvKind, KvState
-from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.architecture.weight import Part, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +63,25 @@ def latent_weights(prefix: str, size: LatentAttention, *, bias: bool = False) ->
     heads = size.heads
     query: tuple[Weight, ...]
     if size.query_rank is None:
-        query = (_by_head(f"{prefix}.q_proj.weight", (heads * size.key_dim, size.hidden_size), heads),)
+        query = (column(f"{prefix}.q_proj.weight", (heads * size.key_dim, size.hidden_size), heads, is_linear=True),)
     else:
         query = (
             *_whole(f"{prefix}.q_a_proj", (size.query_rank, size.hidden_size), bias=bias),
             Weight(name=f"{prefix}.q_a_layernorm.weight", shape=(size.query_rank,), part=Part.NORM),
-            _by_head(f"{prefix}.q_b_proj.weight", (heads * size.key_dim, size.query_rank), heads),
+            column(f"{prefix}.q_b_proj.weight", (heads * size.key_dim, size.query_rank), heads, is_linear=True),
         )
     latent_width = size.key_value_rank + size.rope_dim
     return (
         *query,
         *_whole(f"{prefix}.kv_a_proj_with_mqa", (latent_width, size.hidden_size), bias=bias),
         Weight(name=f"{prefix}.kv_a_layernorm.weight", shape=(size.key_value_rank,), part=Part.NORM),
-        _by_head(f"{prefix}.kv_b_proj.weight", (heads * (size.nope_dim + size.value_dim), size.key_value_rank), heads),
-        Weight(
-            name=f"{prefix}.o_proj.weight",
-            shape=(size.hidden_size, heads * size.value_dim),
-            part=Part.ATTENTION,
-            split=Split.ROW,
-            dim=1,
-            units=heads,
+        column(
+            f"{prefix}.kv_b_proj.weight",
+            (heads * (size.nope_dim + size.value_dim), size.key_value_rank),
+            heads,
             is_linear=True,
         ),
+        row(f"{prefix}.o_proj.weight", (size.hidden_size, heads * size.value_dim), heads),
         *((Weight(name=f"{prefix}.o_proj.bias", shape=(size.hidden_size,), part=Part.ATTENTION),) if bias else ()),
     )
 
@@ -143,10 +141,6 @@ def _query_operations(size: LatentAttention) -> tuple[Operation, ...]:
         whole_matmul("query_down", "attention_input", "query_latent", (size.hidden_size, size.query_rank)),
         matmul("query_up", "query_latent", "query", (size.query_rank, width)),
     )
-
-
-def _by_head(name: str, shape: tuple[int, int], heads: int) -> Weight:
-    return Weight(name=name, shape=shape, part=Part.ATTENTION, split=Split.COLUMN, dim=0, units=heads, is_linear=True)
 
 
 def _whole(name: str, shape: tuple[int, int], *, bias: bool) -> tuple[Weight, ...]:

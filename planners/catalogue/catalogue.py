@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from plimsoll.planners.catalogue.clusters import Cluster, read_cluster
-from plimsoll.planners.catalogue.gpus import read_gpu
 from plimsoll.planners.catalogue.models import CatalogueModel, read_model
+from plimsoll.planners.ground.data_files import record
 from plimsoll.planners.ground.errors import UnknownCluster, UnknownGpu, UnknownModel
 from plimsoll.planners.ground.hardware import Gpu
 
@@ -128,6 +129,18 @@ class Catalogue:
 def catalogue() -> Catalogue:
     """Return the catalogue that ships with the planner."""
     return Catalogue()
+
+
+def read_gpu(content: bytes) -> Gpu:
+    """Return the GPU that a catalogue file describes.
+
+    The file names a source for each group of figures (`rates`, with the memory
+    bandwidth; `memory`; `link`; `pcie`; `box`, for the network and the GPUs of a
+    node); `Gpu.source` strings them together.
+    """
+    table = tomllib.loads(content.decode())
+    sources = table.pop("sources")
+    return record(Gpu, {**table, "source": "; ".join(f"{figures}: {source}" for figures, source in sources.items())})
 
 
 def name_key(name: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 T = TypeVar("T")
 
@@ -31,11 +33,33 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any], whole: frozense
 
 
 def record(kind: type[T], table: Mapping[str, Any]) -> T:
-    """Return a value of `kind` from a table; a missing or unknown key raises where the file is wrong."""
+    """Return a value of `kind` from a table; a missing or unknown key raises where the file is wrong.
+
+    What a field is says what becomes of its value: a table a record of its own, a list a tuple, a name one of an
+    enumeration.
+    """
     entries = fields(kind)  # type: ignore[arg-type]
     known = {entry.name for entry in entries}
     needed = {entry.name for entry in entries if entry.default is entry.default_factory is MISSING}
     wrong = (needed - set(table)) | (set(table) - known)
     if wrong:
         raise ValueError(f"{kind.__name__}: keys {sorted(wrong)} are missing or unknown.")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    types = _types(kind)  # type: ignore[arg-type]
+    return kind(**{key: _as(types[key], value) for key, value in table.items()})
+
+
+@functools.cache
+def _types(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _as(kind: Any, value: Any) -> Any:
+    if isinstance(kind, UnionType):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
+    if isinstance(value, list):
+        return tuple(_as(get_args(kind)[0], each) for each in value)
+    if isinstance(value, dict):
+        if is_dataclass(kind) and isinstance(kind, type):
+            return record(kind, value)
+        return {key: _as(get_args(kind)[1], each) for key, each in value.items()}
+    return kind(value) if isinstance(kind, type) and issubclass(kind, StrEnum) else value

@@ -95,23 +95,17 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     rules, states = job.profile.sharding, job.states
     ranks = shard_ranks(layouts, job)
 
-    by_stage: dict[int, Divisions] = {}
-
+    @functools.cache
     def division(from_stage: int) -> Divisions:
-        if from_stage not in by_stage:
-            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, WHOLE), job)
-        return by_stage[from_stage]
+        return divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, WHOLE), job)
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
     model = _Stages(job, rows)
 
-    stored_from: dict[int, _Amounts] = {}
-
+    @functools.cache
     def stored(from_stage: int) -> _Amounts:
-        if from_stage not in stored_from:
-            by = division(from_stage)
-            stored_from[from_stage] = model.amounts(lambda part: shard_elements(part, by))
-        return stored_from[from_stage]
+        by = division(from_stage)
+        return model.amounts(lambda part: shard_elements(part, by))
 
     nothing = np.zeros(1)
     parameter_elements = stored(rules.parameters_from).total()

@@ -38,22 +38,6 @@ from plimsoll.planners.stacks.records import (
     ZeroBuckets,
 )
 
-# The tables of a stack.toml, those that not every stack has last.
-PARTS: Mapping[str, type] = {
-    "sharding": ShardingRules,
-    "kernels": Kernels,
-    "loss": LossPath,
-    "weights": WeightTraffic,
-    "host": HostTraffic,
-    "outside_step": OutsideStep,
-    "frozen_base": FrozenBase,
-    "models": ModelCode,
-    "can": Capabilities,
-    "band": ErrorBand,
-    "runtime": RuntimeBytes,
-}
-PARTS_OF_SOME: Mapping[str, type] = {"fp8": Fp8Storage, "run_ahead": RunAhead, "zero": ZeroBuckets}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -84,9 +68,9 @@ class Profile:
     sharding: ShardingRules
     placement: Placement
     kernels: Kernels
-    fp8: Fp8Storage | None
-    run_ahead: RunAhead | None
-    zero: ZeroBuckets | None
+    fp8: Fp8Storage | None = None
+    run_ahead: RunAhead | None = None
+    zero: ZeroBuckets | None = None
     loss: LossPath
     weights: WeightTraffic
     host: HostTraffic
@@ -142,16 +126,13 @@ def textbook() -> Profile:
 
 def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
     """Return the profile that a merged table says; a missing or unknown key raises."""
+    said = {key: value for key, value in table.items() if key != "variants"}
     made = {
         "name": name,
         "kernel_choices": list(table.get("variants", {})),
-        "states": {precision: record(StateBytes, entry) for precision, entry in table["states"].items()},
         "placement": _placement(table["placement"], table["can"]["zero_stages"]),
-        **{part: record(kind, table[part]) for part, kind in PARTS.items() if part in table},
-        **{part: record(kind, table[part]) if part in table else None for part, kind in PARTS_OF_SOME.items()},
     }
-    plain = {key: value for key, value in table.items() if key not in made and key != "variants"}
-    return record(Profile, {**plain, **made})
+    return record(Profile, {**said, **made})
 
 
 def _placement(table: Mapping[str, Any], zero_stages: list[int]) -> Placement:

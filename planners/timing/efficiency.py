@@ -207,8 +207,7 @@ def _gpus() -> Mapping[str, GpuEfficiency]:
 @functools.cache
 def _stack(name: str) -> StackEfficiency:
     table = shipped().table(load_profile(name).name, TIMING)
-    runs = [record(StalledRuns, each) for each in table["stalled_runs"]]
-    return record(StackEfficiency, {**table, "name": name, "stalled_runs": runs})
+    return record(StackEfficiency, {**table, "name": name})
 
 
 @functools.cache

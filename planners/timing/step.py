@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -55,18 +57,7 @@ class StepSeconds:
     @property
     def total(self) -> FloatArray:
         """Return the step's seconds."""
-        result: FloatArray = (
-            self.forward
-            + self.backward
-            + self.recompute
-            + self.tensor_parallel
-            + self.context_parallel
-            + self.expert_parallel
-            + self.pipeline_bubble
-            + self.data_parallel
-            + self.optimizer
-            + self.offload
-        )
+        result: FloatArray = functools.reduce(operator.add, (getattr(self, name) for name in PART_NAMES))
         return result
 
     def at_cells(self, cells: Cells) -> StepSeconds:

@@ -11,6 +11,7 @@ from plimsoll.service.plans.stored_bodies import plan_body
 from plimsoll.service.requests.jobs import DeviceChoice
 from plimsoll.service.requests.training import ValidationLevel
 from plimsoll.service.worker.devices.accelerator_kinds import accelerator_kind
+from plimsoll.service.worker.jobs.rule import DEVICE
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.refusals.served import proved_deployment
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from plimsoll.service.jobs.service import JobService
     from plimsoll.service.persistence.database import Database
 
-DEVICE = "device"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Any, Self
 
@@ -97,12 +98,11 @@ class Database:
         await self.ping()
 
     async def close(self) -> None:
-        """Store what is still on its way, and close every connection."""
+        """Store what is still on its way, wait for what is being read, and close every connection."""
         await self.plans.close()
         await self.models_seen.close()
         await self.job_changes.close()
-        for connection in self._kept:
-            await connection.close()
+        await asyncio.gather(self._transactions.close(), *(connection.close() for connection in self._kept))
         await self._engine.dispose()
 
     async def ping(self) -> None:

@@ -15,6 +15,7 @@ from plimsoll.service.ground.database_address import CONNECT_TIMEOUT_SECONDS, KE
 from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
 from plimsoll.service.persistence.failures import failure_of
 from plimsoll.service.persistence.last_write import LastWrite
+from plimsoll.service.persistence.under_way import UnderWay
 
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -32,11 +33,13 @@ class PersistentConnection:
         self._libpq_url = libpq_url
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self._opening = asyncio.Lock()
+        self._under_way = UnderWay()
 
     async def rows(self, statement: LiteralString, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows that a statement answers with; raises DatabaseUnavailable and Unstorable."""
         try:
-            found = await self._found(statement, values)
+            with self._under_way.one():
+                found = await self._found(statement, values)
         except DatabaseUnavailable as error:
             if self._last_write is not None:
                 self._last_write.failed(error)
@@ -64,7 +67,8 @@ class PersistentConnection:
             raise Unstorable from error
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection once all is answered that was asked on it; none is opened any more."""
+        await self._under_way.end()
         if self._connection is not None:
             await self._connection.close()
 
@@ -74,7 +78,11 @@ class PersistentConnection:
                 opened = await psycopg.AsyncConnection.connect(
                     self._libpq_url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS, **KEEPALIVE
                 )
-                await opened.execute(SILENCE_LIMITS)
+                try:
+                    await opened.execute(SILENCE_LIMITS)
+                except BaseException:
+                    await opened.close()
+                    raise
                 self._connection = opened
             return self._connection
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
 from plimsoll.service.persistence.failures import failure_of, unavailable
 from plimsoll.service.persistence.last_write import LastWrite
+from plimsoll.service.persistence.under_way import UnderWay
 
 
 class Transactions:
@@ -19,6 +20,7 @@ class Transactions:
 
     def __init__(self, engine: AsyncEngine, last_write: LastWrite | None = None) -> None:
         self._last_write = last_write or LastWrite()
+        self._under_way = UnderWay()
         self._writing = engine
         # A single SELECT needs no transaction: this spares it two round trips.
         self._reading = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -30,8 +32,9 @@ class Transactions:
         Raises DatabaseUnavailable and Unstorable.
         """
         try:
-            async with _translated(), self._writing.begin() as connection:
-                yield connection
+            with self._under_way.one():
+                async with _translated(), self._writing.begin() as connection:
+                    yield connection
         except DatabaseUnavailable as error:
             self._last_write.failed(error)
             raise
@@ -43,8 +46,13 @@ class Transactions:
 
         Raises DatabaseUnavailable and Unstorable.
         """
-        async with _translated(), self._reading.connect() as connection:
-            yield connection
+        with self._under_way.one():
+            async with _translated(), self._reading.connect() as connection:
+                yield connection
+
+    async def close(self) -> None:
+        """Wait until every connection has been handed back, and hand none out any more."""
+        await self._under_way.end()
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from pydantic_core import to_json
 
@@ -32,12 +32,9 @@ from plimsoll.service.persistence.records import PlanKind, PlanLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedSearch:
+class TimedSearch(SearchCounts):
     """How large the search was, and how long it took on the clock."""
 
-    layouts_considered: int
-    layouts_excluded: int
-    layouts_fitting: int
     seconds: float
 
 
@@ -69,16 +66,12 @@ class PlanPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlanBody:
+class TrainPlanBody(PlanIdentity):
     """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned.
 
     `omitted` are parts of the answer that could not be worked out, and are empty or null in it.
     """
 
-    plan_id: str
-    planner_version: str
-    catalogue_revision: str
-    calibration_revision: str
     kind: Literal["train"] = "train"
     fits: bool
     verdict: str
@@ -97,7 +90,7 @@ class TrainPlanBody:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferPlanBody:
+class InferPlanBody(PlanIdentity):
     """The answer to `POST /plan/infer`.
 
     `fits` and `verdict` are of memory alone; `meets` says whether the load and the service level that were asked
@@ -105,10 +98,6 @@ class InferPlanBody:
     that could not say what was planned; `omitted` are parts that could not be worked out, empty or null here.
     """
 
-    plan_id: str
-    planner_version: str
-    catalogue_revision: str
-    calibration_revision: str
     kind: Literal["infer"] = "infer"
     fits: bool
     verdict: str
@@ -127,6 +116,9 @@ class InferPlanBody:
     omitted: tuple[Omitted, ...]
 
 
+Body = TypeVar("Body", TrainPlanBody, InferPlanBody)
+
+
 def body_json(body: TrainPlanBody | InferPlanBody) -> str:
     """Return the body as it is sent; raises OverflowError where a number of it is none."""
     # Constants, so that they are found: as null they would pass for an answer.
@@ -140,79 +132,28 @@ def _refuse_constant(name: str) -> NoReturn:
     raise OverflowError(f"A number of the plan is {name}.")
 
 
-def train_body(
-    identity: PlanIdentity,
-    answer: TrainingAnswer,
-    *,
-    seconds: float,
-    artifacts: LaunchFiles,
-    assumptions: tuple[str, ...],
-) -> TrainPlanBody:
-    """Return the body of a training plan; the assumptions are those of the model and the GPU, named first."""
-    return TrainPlanBody(
-        **_shared(identity, answer, seconds=seconds, artifacts=artifacts.files, assumptions=assumptions),
-        plan=answer.plan,
-        alternatives=answer.alternatives,
-        advice=answer.advice,
-        comparisons=answer.comparisons,
-        fleet=answer.fleet,
-        missing_artifacts=artifacts.missing,
-        stacks=answer.stacks,
-        omitted=(*answer.omitted, *artifacts.omitted),
-    )
-
-
-def infer_body(
-    identity: PlanIdentity,
-    answer: ServingAnswer,
-    *,
-    seconds: float,
-    artifacts: LaunchFiles,
-    assumptions: tuple[str, ...],
-) -> InferPlanBody:
-    """Return the body of a serving plan; the assumptions are those of the model and the GPU, named first."""
-    return InferPlanBody(
-        **_shared(identity, answer, seconds=seconds, artifacts=artifacts.files, assumptions=assumptions),
-        meets=answer.meets,
-        meets_concurrency=answer.meets_concurrency,
-        meets_slo=answer.meets_slo,
-        plan=answer.plan,
-        alternatives=answer.alternatives,
-        advice=answer.advice,
-        fleet=answer.fleet,
-        missing_artifacts=artifacts.missing,
-        omitted=(*answer.omitted, *artifacts.omitted),
-    )
-
-
-def _shared(
+def answer_body(
+    kind: type[Body],
     identity: PlanIdentity,
     answer: TrainingAnswer | ServingAnswer,
     *,
     seconds: float,
-    artifacts: Mapping[str, Any],
+    artifacts: LaunchFiles,
     assumptions: tuple[str, ...],
-) -> dict[str, Any]:
-    """Return what the bodies of both kinds of plan have."""
-    return {
-        **{entry.name: getattr(identity, entry.name) for entry in fields(identity)},
-        "fits": answer.fits,
-        "verdict": answer.verdict,
-        "summary": answer.summary,
-        "search": _timed(answer.search, seconds),
-        "artifacts": artifacts,
-        "assumptions": _once((*assumptions, *answer.assumptions)),
+) -> Body:
+    """Return the body of a plan: all that the planner answered by the names of its fields, and what is added to it.
+
+    The assumptions are those of the model and the GPU, named first.
+    """
+    around: dict[str, Any] = {
+        "search": TimedSearch(**_by_name(answer.search), seconds=seconds),
+        "artifacts": artifacts.files,
+        "missing_artifacts": artifacts.missing,
+        "assumptions": tuple(dict.fromkeys((*assumptions, *answer.assumptions))),
+        "omitted": (*answer.omitted, *artifacts.omitted),
     }
+    return kind(**{**_by_name(identity), **_by_name(answer), **around})
 
 
-def _timed(counts: SearchCounts, seconds: float) -> TimedSearch:
-    return TimedSearch(
-        layouts_considered=counts.layouts_considered,
-        layouts_excluded=counts.layouts_excluded,
-        layouts_fitting=counts.layouts_fitting,
-        seconds=seconds,
-    )
-
-
-def _once(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
+def _by_name(value: PlanIdentity | SearchCounts | TrainingAnswer | ServingAnswer) -> dict[str, Any]:
+    return {entry.name: getattr(value, entry.name) for entry in fields(value)}

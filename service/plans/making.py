@@ -30,7 +30,7 @@ from plimsoll.service.launch.slurm import slurm_script
 from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.models.resolving import ResolvedModel
 from plimsoll.service.persistence.records import SeenModel, StoredPlan
-from plimsoll.service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
+from plimsoll.service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, answer_body, body_json
 from plimsoll.service.plans.finite import finite_body
 from plimsoll.service.plans.questions import ResolvedQuestion, in_stored_formats, stored_format_notes
 from plimsoll.service.requests.hardware import Fleet
@@ -65,7 +65,9 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
     )
     artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
     assumptions = (*request.default_notes(), *resolved.model.assumptions, *question.hardware.gpu.assumptions)
-    body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    body = answer_body(
+        TrainPlanBody, resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions
+    )
     return body, question.hardware
 
 
@@ -89,7 +91,9 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
     artifacts = serving_artifacts(checkpoint, found.plan, hardware, placement, fits=found.fits)
     stored = stored_format_notes(request, resolved.model)
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
-    body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    body = answer_body(
+        InferPlanBody, resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions
+    )
     return body, hardware
 
 

@@ -233,14 +233,9 @@ class ComparedLayout(LayoutPart):
 
     def to_named_layout(self) -> NamedLayout:
         """Return the planner's value of it."""
-        return NamedLayout(
-            layout=LayoutRequest(**self.model_dump(include=set(LayoutPart.model_fields))),
-            micro_batch_size=self.micro_batch_size,
-            recompute=_recompute(self.recompute),
-            activation_offload=self.activation_offload,
-            fused_cross_entropy=self.fused_cross_entropy,
-            framework=self.framework,
-        )
+        degrees = set(LayoutPart.model_fields)
+        others = {**self.model_dump(exclude=degrees), "recompute": _recompute(self.recompute)}
+        return NamedLayout(layout=LayoutRequest(**self.model_dump(include=degrees)), **others)
 
 
 def _rate_form(value: Any) -> str:
@@ -376,35 +371,19 @@ def _companion(place: int, asked: CompanionPart) -> Companion:
     if asked.model is not None:
         found = catalogue().model(asked.model, pointer=f"/training/companions/{place}/model")
         model = describe_config(found.config, name=found.id)
-    return Companion(
-        role=asked.role,
-        model=model,
-        precision=asked.precision,
-        trainable=asked.trainable,
-        offload=asked.offload,
-    )
+    return Companion(**{**asked.model_dump(), "model": model})
 
 
 def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModules | None) -> Recompute | None:
     if asked is None:
         return None
-    if isinstance(asked, FullLayers):
-        return Recompute(mode="full", full_layers=asked.full_layers)
-    if isinstance(asked, RecomputedModules):
-        return Recompute(mode="selective", modules=asked.modules)
-    if isinstance(asked, EveryLayer):
-        return Recompute(mode="full", every=asked.every)
-    return Recompute(mode=asked)
+    if isinstance(asked, str):
+        return Recompute(mode=asked)
+    return Recompute(mode="selective" if isinstance(asked, RecomputedModules) else "full", **asked.model_dump())
 
 
 def _lora(asked: LoraPart | None) -> Lora:
     if asked is None:
         return Lora()
     targets = asked.target_modules
-    return Lora(
-        rank=asked.rank,
-        target_modules=(targets,) if isinstance(targets, str) else targets,
-        modules_to_save=asked.modules_to_save,
-        base_dtype=asked.base_dtype,
-        double_quantization=asked.double_quantization,
-    )
+    return Lora(**{**asked.model_dump(), "target_modules": (targets,) if isinstance(targets, str) else targets})

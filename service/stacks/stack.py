@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
+from plimsoll.service.launch.dlrover import dlrover
+from plimsoll.service.launch.script import Script
+from plimsoll.service.launch.torchrun import torchrun
 from plimsoll.service.launch.training import Target
 from plimsoll.service.workloads.commands.flags import Flag
 from plimsoll.service.workloads.commands.launched_ranks import Ranks
@@ -45,14 +48,22 @@ class CommandReader:
 class Stack:
     """A stack by the name that plans call it.
 
-    `targets` are the launch files of its plans, in their order. `launchers` are programs
-    of its own that start processes, by the options that number them.
+    `files` are the launch files of its own, in their order, `script` is what the common launchers start of it, and
+    `other_programs` are told its layouts besides. `launchers` are programs of its own that start processes, by the
+    options that number them.
     """
 
     name: str
-    targets: tuple[Target, ...]
+    files: tuple[Target, ...] = ()
+    script: Script = field(default_factory=Script)
+    other_programs: tuple[Target, ...] = ()
     launchers: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)
     reader: CommandReader | None = None
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Return the launch files of its plans, in their order."""
+        return (torchrun(self.script), *self.files, dlrover(self.script), *self.other_programs)
 
 
 @cache

@@ -68,7 +68,7 @@ class EngineProfile:
     pools: TokenPoolRules
     capabilities: Capabilities
     timed_as: str | None
-    reserve: Reserve | None
+    reserve: Reserve | None = None
     cuda_graphs_in_budget: bool
     subtracts_null_block: bool
     unifies_pages: bool
@@ -190,8 +190,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
     for revision in revisions:
         merged = overlaid(merged, {**revision, "batch_tiers": _tiers(merged.get("batch_tiers", ()), revision)})
     del merged["from"], merged["source"]
-    reserve, non_torch = merged.pop("reserve_mib", None), merged.pop("non_torch_gib")
-    speed = read_efficiency(engine)
+    speed, non_torch = read_efficiency(engine), merged.pop("non_torch_gib")
     return record(
         EngineProfile,
         {
@@ -200,18 +199,9 @@ def _profile(engine: str, version: str) -> EngineProfile:
             "title": table["title"],
             "version": version,
             "sources": [revision["source"] for revision in revisions],
-            "tokens_wording": TokensWording(merged["tokens_wording"]),
-            "compressed_layout": CompressedLayout(merged["compressed_layout"]),
-            "latents": record(LatentCaches, merged["latents"]),
-            "capabilities": record(Capabilities, merged["capabilities"]),
-            "batch_tiers": [record(BatchTier, tier) for tier in merged["batch_tiers"]],
-            "pools": record(TokenPoolRules, merged["pools"]),
             "timed_as": None if speed is None else speed["timed_as"],
-            "degrees": record(DegreeRules, table["degrees"]),
-            "reserve": None if reserve is None else record(Reserve, reserve),
-            "non_torch": NonTorchMemory(
-                **{f"{ranks}_bytes": round(amount * GIB) for ranks, amount in non_torch.items()}
-            ),
+            "degrees": table["degrees"],
+            "non_torch": {f"{ranks}_bytes": round(amount * GIB) for ranks, amount in non_torch.items()},
         },
     )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from plimsoll.planners.ground.data_files import record
 from plimsoll.planners.ground.hardware import SiteEfficiency
 from plimsoll.planners.serving.releases.tables import known_engines, read_efficiency
 
@@ -82,14 +83,7 @@ def timed_engines() -> tuple[str, ...]:
 @cache
 def efficiency(engine: str) -> Efficiency:
     """Return an engine's fitted figures, read once."""
-    table = _tables()[engine]
-    return Efficiency(
-        expert_tile_rows=table["expert_tile_rows"],
-        decode=table["decode"],
-        prefill=table["prefill"],
-        token_band=Band(**table["token_band"]),
-        first_token_band=Band(**table["first_token_band"]),
-    )
+    return record(Efficiency, {name: value for name, value in _tables()[engine].items() if name != "timed_as"})
 
 
 def scaled(shipped: Efficiency, factors: Mapping[str, float]) -> Efficiency:

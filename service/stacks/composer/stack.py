@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.service.launch.dlrover import dlrover
-from plimsoll.service.launch.script import Script
-from plimsoll.service.launch.torchrun import torchrun
 from plimsoll.service.stacks.composer.launch import COMPOSER
 from plimsoll.service.stacks.stack import Stack
 
-SCRIPT = Script()
-STACK = Stack(name="composer", targets=(torchrun(SCRIPT), COMPOSER, dlrover(SCRIPT)))
+STACK = Stack(name="composer", files=(COMPOSER,))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.service.launch.dlrover import dlrover
 from plimsoll.service.launch.script import Script
-from plimsoll.service.launch.torchrun import torchrun
 from plimsoll.service.stacks.accelerate.adapters import BITSANDBYTES, PEFT
 from plimsoll.service.stacks.accelerate.launch import ACCELERATE
 from plimsoll.service.stacks.accelerate.trainer import TRANSFORMERS
@@ -15,15 +13,6 @@ from plimsoll.service.stacks.stack import Stack
 SCRIPT = Script(words=torchtitan_script)
 STACK = Stack(
     name="ddp",
-    targets=(
-        torchrun(SCRIPT),
-        torchtitan_target(SCRIPT),
-        ACCELERATE,
-        TRANSFORMERS,
-        PEFT,
-        BITSANDBYTES,
-        HOROVOD,
-        HOROVOD_HOSTS,
-        dlrover(SCRIPT),
-    ),
+    files=(torchtitan_target(SCRIPT), ACCELERATE, TRANSFORMERS, PEFT, BITSANDBYTES, HOROVOD, HOROVOD_HOSTS),
+    script=SCRIPT,
 )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 Question = TypeVar("Question")
+DEVICE = "device"
+"""The level whose proofs run for real."""
 
 
 class Subject(StrEnum):

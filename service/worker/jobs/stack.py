@@ -55,9 +55,10 @@ class Stack:
     stack are stood in for. `trains_adapters`: low-rank adapters are peft's. `wraps_vocabulary` gives the
     embedding, and the last norm with the head, FSDP units of their own.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
-    `has_fused_kernels`: norms, SwiGLU and the loss are single kernels of its own, and so are a mixture's experts.
+    `has_fused_kernels`: norms, SwiGLU and the loss are single kernels of its own.
     `takes_liger_kernels`: Liger's can be put on its model; `has_liger_kernels`: they are.
     `casts_products`: products in fp8 are torchao's `Float8Linear`, without `torch.compile`.
+    `groups_experts`: a mixture's experts work in one grouped product, between permutations of its own.
     `deals_experts`: whole experts lie on other data-parallel ranks, to which tokens are sent.
     `splits_latents`: latent attention is split over tensor-parallel ranks by head.
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
@@ -86,6 +87,7 @@ class Stack:
     takes_liger_kernels: bool = False
     has_liger_kernels: bool = False
     casts_products: bool = False
+    groups_experts: bool = False
     deals_experts: bool = False
     splits_latents: bool = False
     frees_sent_outputs: bool = False

@@ -24,7 +24,7 @@ def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
 
 def has_own_experts(job: TraceJob, stack: Stack) -> bool:
     """Return whether a mixture's tokens are sent and worked on as the stack does it, rather than transformers."""
-    return job.expert_parallel > 1 or (stack.has_fused_kernels and job.has_experts)
+    return job.expert_parallel > 1 or (stack.groups_experts and job.has_experts)
 
 
 def runs_own_code(job: TraceJob, stack: Stack) -> bool:

@@ -11,8 +11,8 @@ import torch
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.families import describe_config
 from plimsoll.service.worker.proofs.verdict import CONFIRMED, REFUTED
+from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.building import causal_model
-from plimsoll.service.worker.training.step import Report
 
 COUNTED_DTYPE = torch.bfloat16  # what checkpoints are published in
 MOST_DIFFERENCES = 100

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.tasks import Report
 
-Report = Callable[[int, int, str, str], None]
 LEVELS = ("count", "trace", "device")
 
 
@@ -39,6 +39,6 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
 
 
 def _serve(level: str, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    from plimsoll.service.worker.proofs.serving.task import serve_on_device, trace_serving
+    from plimsoll.service.worker.proofs.serving import serve_on_device, trace_serving
 
     return trace_serving(request, report) if level == "trace" else serve_on_device(request, report)

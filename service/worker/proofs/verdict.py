@@ -1,4 +1,4 @@
-"""What a dry run says about a plan."""
+"""What a proof says about a plan."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every change made to torch and transformers while a trace runs, and its reason.
 
-They hold inside `traceable_torch()` only. A dry run has a process of its own, so
+They hold inside `traceable_torch()` only. A proof has a process of its own, so
 nothing else can be surprised by them.
 """
 

@@ -12,7 +12,7 @@ from plimsoll.service.worker.recording.tracker import StorageTracker
 from plimsoll.service.worker.serving.cache import BlockCache, Reach
 from plimsoll.service.worker.serving.deployment import Deployment
 from plimsoll.service.worker.serving.sampling import Sampler
-from plimsoll.service.worker.training.step import Report
+from plimsoll.service.worker.tasks import Report
 
 PROFILE, CACHE, PREFILL, DECODE = "profile", "cache", "prefill", "decode"
 WEIGHTS = "weights"

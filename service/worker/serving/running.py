@@ -25,8 +25,8 @@ from plimsoll.service.worker.serving.engine_kernels import rotating_in_place
 from plimsoll.service.worker.serving.model import load_random, rotary_tables, served_model
 from plimsoll.service.worker.serving.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
 from plimsoll.service.worker.serving.sampling import SORTING_BYTES_PER_LOGIT, Sampler
+from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.rank import process_group_of
-from plimsoll.service.worker.training.step import Report
 
 TIMED_DECODES = {"cuda": 5, "cpu": 1}
 

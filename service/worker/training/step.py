@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,7 @@ from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
+from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
@@ -38,8 +39,6 @@ MOST_TRACED_MICRO_BATCHES = 2
 STATES = "states"
 # Building, the steps, and the replay: what progress counts.
 TRACE_STAGES = MOST_TRACED_STEPS + 2
-
-Report = Callable[[int, int, str, str], None]
 
 
 class Watcher(Protocol):

@@ -150,7 +150,8 @@ def test_mpts_options_that_change_weights_are_refused_by_name(changes: dict[str,
 
 def test_a_nested_key_that_nobody_reads_is_named_with_its_section() -> None:
     spec = described(MPT, attn_config={"alibi": True, "mystery": 1})
-    assert spec.assumptions == ("These config keys were not used: attn_config.mystery.",)
+    (said,) = spec.assumptions
+    assert said.endswith(": attn_config.mystery.")
 
 
 def test_cross_attention_in_gpt_bigcode_is_refused() -> None:

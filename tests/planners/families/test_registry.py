@@ -116,7 +116,8 @@ def test_a_missing_model_type_is_refused_with_the_known_ones(value: Any) -> None
 
 def test_a_key_that_nobody_reads_is_named_in_the_assumptions() -> None:
     spec = describe_config(changed(mystery_gate=True, another_thing=1), name="odd")
-    assert spec.assumptions == ("These config keys were not used: another_thing, mystery_gate.",)
+    (said,) = spec.assumptions
+    assert said.endswith(": another_thing, mystery_gate.")
 
 
 def test_keys_that_change_nothing_are_not_worth_a_note() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import pytest
 
@@ -13,6 +15,25 @@ from plimsoll.planners.ground.data_files import overlaid, record
 class Card:
     rates: tuple[int, ...]
     link: str = "none"
+
+
+class Kind(StrEnum):
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    kind: Kind
+    first: Card | None = None
+    others: tuple[Card, ...] = ()
+    by_name: Mapping[str, Card]
+
+
+def test_tables_within_a_table_become_what_the_fields_are():
+    card = {"rates": [1]}
+    made = record(Box, {"kind": "plain", "first": card, "others": [card], "by_name": {"a": card}})
+    of_card = Card(rates=(1,))
+    assert made == Box(kind=Kind.PLAIN, first=of_card, others=(of_card,), by_name={"a": of_card})
 
 
 def test_tables_are_merged_key_by_key_and_their_values_replaced_whole():

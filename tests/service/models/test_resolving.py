@@ -23,7 +23,7 @@ def resolved(**more: Any) -> ResolvedModel:
 def test_what_no_reader_asks_for_is_not_kept():
     model = resolved(unread="x" * 10_000)
     assert model.config == resolved().config
-    assert model.unread == "These config keys were not used: unread."
+    assert (model.unread or "").endswith(": unread.")
 
 
 def test_the_value_of_an_unread_key_makes_no_other_model_and_its_name_does():

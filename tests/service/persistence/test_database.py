@@ -27,6 +27,31 @@ async def test_a_database_that_is_away_is_said_to_be(tmp_path):
     await database.close()
 
 
+@pytest.mark.parametrize("ask", [lambda database: database.plans.page(), lambda database: database.keys.all()])
+async def test_what_is_read_while_it_closes_is_answered_and_leaves_no_connection(database_url, ask):
+    # A pool's connection and the kept one: as a value that is read anew in the background when the service stops.
+    database = Database(database_url)
+    reading = asyncio.create_task(ask(database))
+    await asyncio.sleep(0)
+    await database.close()
+    assert reading.done()
+    await reading
+    with pytest.raises(DatabaseUnavailable, match="stopped"):
+        await ask(database)
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        assert await eventually(lambda: connection.execute(others).fetchone() == (0,))
+
+
+async def eventually(condition) -> bool:
+    """Return whether it holds within the time that a server takes to end a process."""
+    for _ in range(500):
+        if condition():
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
 async def test_a_database_without_tables_says_what_to_do(empty_database_url):
     async with Database(empty_database_url) as database:
         with pytest.raises(DatabaseUnavailable, match="db upgrade"):

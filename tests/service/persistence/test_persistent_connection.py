@@ -81,3 +81,13 @@ async def test_a_database_that_is_away_is_said_to_be(tmp_path: Path):
 
 async def test_closing_what_was_never_opened_does_nothing(tmp_path: Path):
     await PersistentConnection(f"postgresql://nobody@/nothing?host={tmp_path}").close()
+
+
+async def test_once_closed_it_opens_no_other_connection(kept: PersistentConnection):
+    asked = asyncio.create_task(kept.rows(PROCESS, (0,)))
+    await asyncio.sleep(0)
+    await kept.close()
+    assert asked.done()
+    await asked
+    with pytest.raises(DatabaseUnavailable, match="stopped"):
+        await kept.rows(PROCESS, (0,))

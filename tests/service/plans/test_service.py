@@ -99,7 +99,7 @@ async def test_what_could_not_be_stored_in_time_is_not_searched_for():
     made: list[str] = []
     database = DatabaseInMemory()
     database.plans = FallenBehind()
-    with pytest.raises(Overloaded, match="100 plans are waiting to be stored"):
+    with pytest.raises(Overloaded, match="100 plans"):
         await planned(service(database, on_planned=lambda plan, *_: made.append(plan.plan_id)))
     assert made == []
 

@@ -59,7 +59,7 @@ def test_what_was_meant_is_named(request_kind: type[BaseModel], body: Any, point
     ],
 )
 def test_a_field_in_the_wrong_place_is_told_its_own(name: str, meant: str):
-    assert told(TrainRequest, train(**{name: 1}))[f"/{name}"] == f"{name} is not a field here; did you mean {meant}?"
+    assert told(TrainRequest, train(**{name: 1}))[f"/{name}"].endswith(f" {meant}?")
 
 
 @pytest.mark.parametrize("name", ["num_gpus", "gpu_count", "number_of_gpus", "n_gpus"])

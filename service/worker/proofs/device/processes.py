@@ -22,7 +22,7 @@ from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.processes.termination import termination_raises
 from plimsoll.service.worker.proofs.device.rank_logs import last_words, log_file
 from plimsoll.service.worker.proofs.device.rank_process import TASK_FILE, result_file
-from plimsoll.service.worker.training.step import Report
+from plimsoll.service.worker.tasks import Report
 
 LOOK_SECONDS = 0.1
 # A rank that waits longer for the others has lost one.

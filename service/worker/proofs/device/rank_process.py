@@ -28,7 +28,7 @@ from plimsoll.service.worker.devices.device import Device
 from plimsoll.service.worker.processes.child_main import take_stdout
 from plimsoll.service.worker.proofs.device.running import run_rank
 from plimsoll.service.worker.proofs.refusals.every import proved_job
-from plimsoll.service.worker.training.step import Report
+from plimsoll.service.worker.tasks import Report
 
 TASK_FILE = "task.json"
 MEETING_FILE = "meeting"

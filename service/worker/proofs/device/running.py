@@ -21,9 +21,10 @@ from plimsoll.service.worker.recording.meters import meter_of
 from plimsoll.service.worker.recording.patches import traceable_torch
 from plimsoll.service.worker.recording.run_record import Record, described_failure
 from plimsoll.service.worker.recording.tracker import FORWARD, OPTIMIZER
+from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.rank import Rank, device_mesh, equipped_rank, learning_parameters, sharded_model
 from plimsoll.service.worker.training.real_weights import SEED, fill_copies, give_storage
-from plimsoll.service.worker.training.step import Report, record_steps, run_step, storage_tracker, training_batch
+from plimsoll.service.worker.training.step import record_steps, run_step, storage_tracker, training_batch
 
 # Steps timed after those that are recorded, which are slower for it; on a CPU seconds say little of a plan.
 TIMED_STEPS = {"cuda": 3, "cpu": 1}

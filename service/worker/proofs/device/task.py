@@ -15,7 +15,7 @@ from plimsoll.service.worker.proofs.device.processes import run_ranks
 from plimsoll.service.worker.proofs.device.running import run_rank
 from plimsoll.service.worker.proofs.device.where import Ranks, ranks_to_run
 from plimsoll.service.worker.proofs.refusals.every import proved_job
-from plimsoll.service.worker.proofs.trace.task import trace_notes, traced_with
+from plimsoll.service.worker.proofs.trace.notes import step_notes, traced_with
 from plimsoll.service.worker.proofs.verdict import (
     CONFIRMED,
     CONSISTENT,
@@ -25,10 +25,9 @@ from plimsoll.service.worker.proofs.verdict import (
     verdict,
 )
 from plimsoll.service.worker.recording.ledger import ITEMS
+from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.rank import process_group_of
-from plimsoll.service.worker.training.step import TRACE_STAGES, Report
-
-NO_TRACE_NOTES = ("Not in the trace", "reserved_bytes replays", "Steps are traced")
+from plimsoll.service.worker.training.step import TRACE_STAGES
 
 
 def run_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def _line(account: Mapping[str, Any]) -> dict[str, Any]:
 
 def device_notes(job: TraceJob, stack: Stack, device: Device, ranks: Ranks, worst: Mapping[str, Any]) -> list[str]:
     """Return what ran, and what stands in for what."""
-    notes = [note for note in trace_notes(job, stack) if not note.startswith(NO_TRACE_NOTES)]
+    notes = step_notes(job, stack, on_device=True)
     together = f"{ranks.processes} processes ran as the plan's ranks and exchanged their data."
     alone = "One rank ran at a time, with all of its own shards; its collectives moved nothing, its memory is the same."
     notes.insert(0, together if ranks.processes > 1 else alone)

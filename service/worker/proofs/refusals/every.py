@@ -7,13 +7,20 @@ from typing import Any
 
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.reading import read_job
-from plimsoll.service.worker.jobs.rule import Asked, Rule, Subject, first_broken
+from plimsoll.service.worker.jobs.rule import DEVICE, Asked, Rule, Subject, first_broken
 from plimsoll.service.worker.jobs.stack import Stack
-from plimsoll.service.worker.proofs.refusals import adapters, device, families, kernels, ranks, sharding, stacks
-from plimsoll.service.worker.proofs.refusals import request as requests
+from plimsoll.service.worker.proofs.refusals import (
+    adapters,
+    devices,
+    families,
+    kernels,
+    ranks,
+    requests,
+    sharding,
+    stacks,
+)
 from plimsoll.service.worker.stacks.found import find_stack
 
-DEVICE = "device"
 RULES: Mapping[Subject, tuple[Rule, ...]] = {
     Subject.REQUEST: requests.RULES,
     Subject.STACK: stacks.RULES,
@@ -25,7 +32,7 @@ RULES: Mapping[Subject, tuple[Rule, ...]] = {
     Subject.KERNELS: kernels.RULES,
     Subject.FAMILY: families.RULES,
     Subject.CONTEXT: ranks.RULES_OF_CONTEXT,
-    Subject.DEVICE: device.RULES,
+    Subject.DEVICE: devices.RULES,
 }
 
 

@@ -50,9 +50,9 @@ LATENTS_ARE_NOT_SPLIT_BESIDE_EXPERTS = Rule(
 
 
 def _has_unknown_matrices(asked: Asked) -> bool:
-    family, has_fused_kernels = asked.job.tracing, asked.stack.has_fused_kernels
-    is_known = family.has_llama_matrices or (has_fused_kernels and family.groups_experts)
-    is_asked = asked.job.tensor_parallel > 1 or has_fused_kernels
+    family, stack = asked.job.tracing, asked.stack
+    is_known = family.has_llama_matrices or (stack.groups_experts and family.groups_experts)
+    is_asked = asked.job.tensor_parallel > 1 or stack.has_fused_kernels
     return not family.has_latent_attention and not is_known and is_asked
 
 

@@ -13,7 +13,7 @@ RING_HALVES = 2
 
 def _deals_experts_otherwise(asked: Asked) -> bool:
     job, stack = asked.job, asked.stack
-    if job.expert_parallel == 1 or (job.has_experts and stack.has_fused_kernels):
+    if job.expert_parallel == 1 or (job.has_experts and stack.groups_experts):
         return False
     is_plain = job.shard_group == job.data_parallel and job.context_parallel == job.tensor_parallel == 1
     whole_groups = job.data_parallel % job.expert_parallel == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll.planners.families import model_types_with, traits
 from plimsoll.planners.families.family import Serving
-from plimsoll.service.worker.jobs.rule import RuleOf, first_broken
+from plimsoll.service.worker.jobs.rule import DEVICE, RuleOf, first_broken
 from plimsoll.service.worker.serving.deployment import VLLM, Deployment, read_deployment
 from plimsoll.service.worker.serving.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 
@@ -17,7 +17,6 @@ CACHES = ("fp32", "bf16", "fp16", "fp8")
 FULL_ATTENTION, SLIDING_WINDOW, LATENT = "full_attention", "sliding_window", "latent"
 # What each engine's cache is run of.
 CACHED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW, LATENT}, "transformers": {FULL_ATTENTION}}
-DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

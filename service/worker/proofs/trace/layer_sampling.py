@@ -10,9 +10,11 @@ from typing import Any
 from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.recording.curve import phase_at
 from plimsoll.service.worker.recording.ledger import Ledger
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
-from plimsoll.service.worker.training.step import TRACE_STAGES, Report, trace_steps
+from plimsoll.service.worker.tasks import Report
+from plimsoll.service.worker.training.step import TRACE_STAGES, trace_steps
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
 # that the next adds the same.
@@ -37,35 +39,58 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageLedger:
-    """A stage's ledger, and the numbers of layers that it was grown from: none where every layer was traced.
+class StageTrace:
+    """What one pipeline stage's first rank did; FSDP2's first rank holds the largest shard.
 
-    `samples_differed` says that samples were tried and did not agree.
+    `sampled_layers` are the depths that the ledger was grown from, none where every layer was traced;
+    `samples_differed` says that those were tried and did not agree.
     """
 
+    stage: PipelineStage
     ledger: Ledger
     sampled_layers: tuple[int, ...] = ()
     samples_differed: bool = False
 
 
-def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> StageLedger:
-    """Return a stage's ledger: by a sample where it is deep and its layers repeat, else of every layer.
+def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> StageTrace:
+    """Return what a stage's rank did: by a sample where it is deep and its layers repeat, else of every layer.
 
     Where the deepest sample is not, event by event, what the others foretell, every layer is traced after all.
     """
     sample = layer_sample(job, stack, stage)
     if sample is None:
-        return StageLedger(ledger=trace_steps(job, stack, report, stage))
+        return StageTrace(stage=stage, ledger=trace_steps(job, stack, report, stage))
     few, more, most = (
         trace_steps(_shallow(job, stage, depth), stack, _sample_report(report, index, depth), _cut(stage, depth))
         for index, depth in enumerate(sample.depths)
     )
     stretches = added_stretches(few, more, most)
     if stretches is None:
-        return StageLedger(ledger=trace_steps(job, stack, report, stage), samples_differed=True)
+        return StageTrace(stage=stage, ledger=trace_steps(job, stack, report, stage), samples_differed=True)
     repeats = (sample.layers - sample.depths[1]) // sample.unit
     ledger = grown_ledger(more, stretches, repeats=repeats, layers=sample.unit)
-    return StageLedger(ledger=ledger, sampled_layers=sample.depths)
+    return StageTrace(stage=stage, ledger=ledger, sampled_layers=sample.depths)
+
+
+def sampling_notes(traces: list[StageTrace]) -> list[str]:
+    """Return which stages were traced by a sample of their layers, and which moment of it rules at the true depth."""
+    notes = []
+    for trace in traces:
+        name = f"Stage {trace.stage.number}" if trace.stage.stages > 1 else "The model"
+        if trace.samples_differed:
+            notes.append(f"{name} was traced layer by layer: models of fewer layers did not foretell one another.")
+        if not trace.sampled_layers:
+            continue
+        step, phase = phase_at(trace.ledger, trace.ledger.peak().event)
+        depths = ", ".join(str(depth) for depth in trace.sampled_layers)
+        layers = trace.stage.last_layer - trace.stage.first_layer + 1
+        notes.append(
+            f"{name} of {layers} layers is extrapolated from models of {depths}: the events that a layer adds are "
+            "repeated, and the deepest sample is, event by event, what the others foretell. The peak is searched in "
+            f"the whole sequence and lies in step {step + 1}, {phase}. Which of several like pieces a release frees "
+            "is by order, which reserved_bytes alone can feel."
+        )
+    return notes
 
 
 def layer_sample(job: TraceJob, stack: Stack, stage: PipelineStage) -> Sample | None:

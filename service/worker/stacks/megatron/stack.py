@@ -15,6 +15,7 @@ STACK = Stack(
     replication=Replication.MASTER_WEIGHTS,
     main_gradients_in_fp32=True,
     has_fused_kernels=True,
+    groups_experts=True,
     frees_sent_outputs=True,
     notes=Notes(
         kernels="Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.service.worker.proofs.serving.task import measured_terms
+from plimsoll.service.worker.proofs.serving import measured_terms
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.serving.passes import CUBLAS_WORKSPACE_BYTES, PROFILE
 from plimsoll.service.worker.serving.running import trace_passes

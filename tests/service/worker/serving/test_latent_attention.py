@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plimsoll.service.worker.proofs.serving.task import measured_terms
+from plimsoll.service.worker.proofs.serving import measured_terms
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.serving.passes import PROFILE
 from plimsoll.service.worker.serving.running import trace_passes

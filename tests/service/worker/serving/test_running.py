@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.service.worker.devices.device import find_device
-from plimsoll.service.worker.proofs.serving.task import measured_terms
+from plimsoll.service.worker.proofs.serving import measured_terms
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.serving.passes import CUBLAS_WORKSPACE_BYTES
 from plimsoll.service.worker.serving.running import run_passes, trace_passes

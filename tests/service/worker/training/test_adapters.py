@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plimsoll.planners.formats import tensor_bytes
-from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.recording.ledger import Kind
@@ -100,8 +100,3 @@ def test_a_stage_of_a_pipeline_trains_the_adapters_of_its_own_layer():
     layer = 4 * (6 * 64 + 176) + 4 * (64 + 32 + 32 + 64 + 176 + 176 + 64)
     ledger = traced(stage, **TEXTBOOK, pipeline_parallel=2, accumulation_steps=2)
     assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * layer + 4 * 14
-
-
-def test_packed_matrices_over_tensor_ranks_are_refused():
-    with pytest.raises(NotYetAvailable, match="bitsandbytes"):
-        traced(**TEXTBOOK | {"method": "qlora"}, tensor_parallel=2)

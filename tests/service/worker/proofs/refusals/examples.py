@@ -4,8 +4,16 @@ from dataclasses import dataclass, field
 
 from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.jobs.rule import Rule
-from plimsoll.service.worker.proofs.refusals import adapters, device, families, kernels, ranks, sharding, stacks
-from plimsoll.service.worker.proofs.refusals import request as requests
+from plimsoll.service.worker.proofs.refusals import (
+    adapters,
+    devices,
+    families,
+    kernels,
+    ranks,
+    requests,
+    sharding,
+    stacks,
+)
 from plimsoll.service.worker.stacks.deepspeed import rules as of_deepspeed
 from plimsoll.service.worker.stacks.fsdp2 import rules as of_fsdp2
 from plimsoll.service.worker.stacks.megatron import rules as of_megatron
@@ -342,21 +350,21 @@ OF_STACKS_THEMSELVES = (
 )
 OF_DEVICES = (
     Example(
-        rule=device.ENGINE_RUNS,
+        rule=devices.ENGINE_RUNS,
         pointer="/layout/framework",
         broken={"framework": "deepspeed"},
         obeyed={"framework": "megatron", "zero_stage": 0},
     ),
     Example(
-        rule=device.WEIGHTS_HAVE_VALUES,
+        rule=devices.WEIGHTS_HAVE_VALUES,
         pointer="/training/method",
         broken={"method": "qlora"},
         obeyed={"method": "lora"},
     ),
-    Example(rule=device.STATES_HAVE_VALUES, pointer="/training/optimizer", broken={"optimizer": "lion"}),
-    Example(rule=device.PRODUCTS_HAVE_VALUES, pointer="/training/precision", broken=FP8),
+    Example(rule=devices.STATES_HAVE_VALUES, pointer="/training/optimizer", broken={"optimizer": "lion"}),
+    Example(rule=devices.PRODUCTS_HAVE_VALUES, pointer="/training/precision", broken=FP8),
     Example(
-        rule=device.NOTHING_WAITS_ON_THE_HOST,
+        rule=devices.NOTHING_WAITS_ON_THE_HOST,
         pointer="/layout/activation_offload",
         broken={"activation_offload": True},
     ),

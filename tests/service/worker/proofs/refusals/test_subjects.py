@@ -177,6 +177,7 @@ def test_a_sharding_that_is_not_traced_of_a_stack_is_refused_by_name(changes, po
     [
         ({"framework": "fsdp2", "method": "lora"}, "not traced yet"),
         ({"tensor_parallel": 2, "method": "qlora"}, "use lora, or tensor_parallel 1"),
+        ({"framework": "reference", "zero_stage": 0, "tensor_parallel": 2, "method": "qlora"}, "bitsandbytes"),
     ],
 )
 def test_adapters_are_refused_where_they_are_not_traced(changes, reason):

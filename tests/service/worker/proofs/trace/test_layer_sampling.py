@@ -3,8 +3,7 @@
 import pytest
 
 from plimsoll.service.worker.jobs.job import PipelineStage
-from plimsoll.service.worker.proofs.trace.layer_sampling import layer_kinds, layer_sample, trace_stage
-from plimsoll.service.worker.proofs.trace.task import StageTrace, sampling_notes
+from plimsoll.service.worker.proofs.trace.layer_sampling import layer_kinds, layer_sample, sampling_notes, trace_stage
 from plimsoll.service.worker.recording.curve import phase_peaks
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
 from plimsoll.service.worker.stacks.found import find_stack
@@ -44,9 +43,9 @@ def test_six_layers_grown_from_two_and_three_are_the_whole_trace_to_the_byte(cha
 
 @pytest.mark.slow
 def test_a_deep_stage_is_traced_by_its_sample_and_says_so():
-    wanted, stage = deep(24)
-    result = trace_stage(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
-    (note,) = sampling_notes([StageTrace(stage=stage, ledger=result.ledger, sampled_layers=result.sampled_layers)])
+    wanted, stack, stage = deep(24)
+    result = trace_stage(wanted, stack, lambda *_progress: None, stage)
+    (note,) = sampling_notes([result])
     # 24 layers of 11,552 elements a rank and 3,344 besides, in fp32; norms of 64 bytes take 512 each.
     held = sum(piece.requested_bytes for piece in result.ledger.peak().live if piece.kind == "parameter")
     assert held == 4 * (24 * 11_552 + 3_344)
@@ -57,9 +56,9 @@ def test_a_deep_stage_is_traced_by_its_sample_and_says_so():
 @pytest.mark.slow
 def test_models_that_do_not_foretell_one_another_are_traced_whole():
     # Small models' gradient buckets hold several layers together, and their sizes follow no layer.
-    wanted, stage = deep(24, framework="ddp", zero_stage=0)
-    result = trace_stage(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
-    (note,) = sampling_notes([StageTrace(stage=stage, ledger=result.ledger, samples_differed=True)])
+    wanted, stack, stage = deep(24, framework="ddp", zero_stage=0)
+    result = trace_stage(wanted, stack, lambda *_progress: None, stage)
+    (note,) = sampling_notes([result])
     assert (result.sampled_layers, result.samples_differed) == ((), True)
     assert "layer by layer" in note
 

@@ -2,7 +2,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.proofs.refusals.every import refuse
-from plimsoll.service.worker.proofs.trace.task import traced_with
+from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import asked, job, requested_bytes, traced

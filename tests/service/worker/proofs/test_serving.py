@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.service.ground.errors import NoSuitableDevice
-from plimsoll.service.worker.proofs.serving.task import serving_verdict
+from plimsoll.service.worker.proofs.serving import serving_verdict
 from plimsoll.service.worker.proofs.task import run
 from tests.service.worker.serving.cases import request
 

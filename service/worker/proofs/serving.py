@@ -19,7 +19,7 @@ from plimsoll.service.worker.recording.meters import meter_of
 from plimsoll.service.worker.serving.deployment import VLLM, Deployment
 from plimsoll.service.worker.serving.passes import PROFILE, SERVING_STAGES
 from plimsoll.service.worker.serving.running import run_passes, trace_passes
-from plimsoll.service.worker.training.step import Report
+from plimsoll.service.worker.tasks import Report
 
 TERMS = ("weights", "kv_cache", "activations")
 WEIGHT_KINDS = (Kind.PARAMETER.value, Kind.BUFFER.value)

@@ -1,1 +1,0 @@
-"""Levels `trace` and `device` of a serving plan."""

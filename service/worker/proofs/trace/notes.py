@@ -1,0 +1,122 @@
+"""What stands in for what in a training step that is traced or run, and what is left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plimsoll.service.worker.jobs.job import FP8_MIXED, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import has_own_experts, is_fully_sharded, runs_own_code
+from plimsoll.service.worker.training.parallel.pipeline import schedule_note
+from plimsoll.service.worker.training.step import MOST_TRACED_MICRO_BATCHES
+
+
+def _always(_job: TraceJob, _stack: Stack) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A sentence, and the jobs that it holds of; one `of_traces` does not hold of a run on a device."""
+
+    words: str | Callable[[TraceJob, Stack], str]
+    holds: Callable[[TraceJob, Stack], bool] = _always
+    of_traces: bool = False
+
+    def sentence(self, job: TraceJob, stack: Stack) -> str:
+        """Return the note on a job."""
+        return self.words if isinstance(self.words, str) else self.words(job, stack)
+
+
+def _reduces_at_once(job: TraceJob, stack: Stack) -> bool:
+    return job.accumulation_steps > 1 and is_fully_sharded(job, stack) and job.pipeline_parallel == 1
+
+
+def _has_buckets(job: TraceJob, stack: Stack) -> bool:
+    return not is_fully_sharded(job, stack) and job.data_parallel > 1 and stack.has_gradient_buckets
+
+
+NOTES = (
+    Note(
+        words="Not in the trace: the CUDA context, cuBLAS workspaces, NCCL's communicators and memory inside kernels.",
+        of_traces=True,
+    ),
+    Note(words="reserved_bytes replays the allocations through a model of torch's caching allocator.", of_traces=True),
+    Note(words="Gradient clipping and checkpoint writing are not run."),
+    Note(
+        words="Steps are traced until one leaves the memory as it found it: the second, and a third at most.",
+        of_traces=True,
+    ),
+    Note(
+        holds=lambda job, stack: not runs_own_code(job, stack),
+        words=lambda job, _stack: (
+            f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
+        ),
+    ),
+    Note(holds=lambda _job, stack: stack.has_own_engine, words=lambda _job, stack: stack.notes.engine),
+    Note(
+        holds=lambda job, _stack: job.trains_adapters,
+        words="Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.",
+    ),
+    Note(
+        holds=lambda job, _stack: job.method == "qlora",
+        words="NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.",
+    ),
+    Note(holds=lambda _job, stack: stack.has_fused_kernels, words=lambda _job, stack: stack.notes.kernels),
+    Note(
+        holds=lambda _job, stack: stack.has_liger_kernels,
+        words="Norms, gated activations, rotations and the loss allocate, keep and write over what Liger's do.",
+    ),
+    Note(
+        holds=lambda job, _stack: job.precision == FP8_MIXED,
+        words="Products in fp8 are torchao's Float8Linear, one scale a tensor, gathered in 16 bits, not compiled.",
+    ),
+    Note(
+        holds=lambda job, _stack: job.tracing.has_latent_attention,
+        words="Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.",
+    ),
+    Note(holds=has_own_experts, words=lambda _job, stack: stack.notes.experts),
+    Note(
+        holds=lambda job, _stack: job.context_parallel > 1,
+        words="Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.",
+    ),
+    Note(holds=lambda job, _stack: job.pipeline_parallel > 1, words=lambda job, _stack: schedule_note(job)),
+    Note(
+        holds=lambda job, _stack: job.pipeline_parallel == 1 and job.accumulation_steps > MOST_TRACED_MICRO_BATCHES,
+        words=lambda job, _stack: (
+            f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "
+            "the later ones find the memory as the second did."
+        ),
+    ),
+    Note(holds=_reduces_at_once, words="Gradients are reduced after every micro-batch, so that none is kept whole."),
+    Note(
+        holds=_has_buckets,
+        words="DistributedDataParallel's gradient buckets are allocated by its own sizes, and not filled.",
+    ),
+    Note(
+        holds=lambda job, _stack: job.fused_cross_entropy,
+        words="The fused cross-entropy is our own after the Liger kernel's algorithm.",
+    ),
+)
+
+
+def step_notes(job: TraceJob, stack: Stack, *, on_device: bool) -> list[str]:
+    """Return what a job's step leaves out and what stands in for what."""
+    notes = (note for note in NOTES if note.holds(job, stack) and not (on_device and note.of_traces))
+    return [note.sentence(job, stack) for note in notes]
+
+
+def traced_with(job: TraceJob, stack: Stack) -> str:
+    """Return which code ran: package versions, model class and how it was sharded."""
+    import torch
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
+    version = torch.__version__.partition("+")[0]
+    sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
+    if stack.has_own_engine:
+        sharding = f"and a stand-in for {stack.program}'s ZeRO stage {job.zero_stage}"
+    tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
+    return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"
