@@ -27,6 +27,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sgd": ("SGD", {"momentum": 0.0}),
     "sgd-momentum": ("SGD", {"momentum": 0.9}),
 }
+TESTED_UNDER_ZERO = frozenset({"adamw", "lion", "muon"})  # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS
 CPU_OPTIMIZERS = frozenset({"adamw", "lion"})  # ops/adam/cpu_adam.py, ops/lion/cpu_lion.py
 DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.grad_accum_dtype
 # loss_scale 0 asks for a dynamic one, from 2^16, doubled after 1,000 good steps: precision_config.py's own defaults.
@@ -73,7 +74,7 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "autotuning": {"enabled": False},
     }
     if makes_optimizer:
-        config["optimizer"] = _optimizer(question.optimizer)
+        config |= optimizer_section(question.optimizer)
     if layout.recompute == "full":
         # What deepspeed.checkpointing does once the model calls it; whether it does is the model's to say.
         config["activation_checkpointing"] = {
@@ -86,9 +87,11 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
     return config
 
 
-def _optimizer(name: str) -> dict[str, Any]:
+def optimizer_section(name: str) -> dict[str, Any]:
+    """Return the part of the config that names the optimizer; torch's own are not run under ZeRO unless allowed."""
     kind, parameters = OPTIMIZERS[name]
-    return {"type": kind, "params": {"lr": LEARNING_RATE, **parameters}}
+    section: dict[str, Any] = {"optimizer": {"type": kind, "params": {"lr": LEARNING_RATE, **parameters}}}
+    return section | ({} if name in TESTED_UNDER_ZERO else {"zero_allow_untested_optimizer": True})
 
 
 def _precision(precision: str) -> dict[str, Any]:

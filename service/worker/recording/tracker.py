@@ -102,6 +102,11 @@ class StorageTracker(TorchDispatchMode):
         if origin is not None:
             entry[0].origin = origin
 
+    def kind_of(self, tensor: torch.Tensor) -> Kind | None:
+        """Return what a tensor's storage is for; None where it was not recorded."""
+        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
+        return None if entry is None else entry[0].kind
+
     def label_all(self, named: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
         """Say what each of several named tensors is for."""
         for name, tensor in named:
@@ -158,8 +163,7 @@ class StorageTracker(TorchDispatchMode):
         self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 
     def _is_parameter(self, tensor: torch.Tensor) -> bool:
-        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
-        return self._kind is None and entry is not None and entry[0].kind is Kind.PARAMETER
+        return self._kind is None and self.kind_of(tensor) is Kind.PARAMETER
 
     def _kind_of(self, tensor: torch.Tensor) -> Kind:
         if self._kind is not None:

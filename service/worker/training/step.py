@@ -127,10 +127,10 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
 
 @contextlib.contextmanager
 def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
-    """Call a gradient a gradient as soon as it is whole."""
+    """Call a gradient a gradient as soon as it is whole, unless it lies in a buffer that is sent."""
 
     def label(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
+        if parameter.grad is not None and tracker.kind_of(parameter.grad) is not Kind.COMMUNICATION:
             tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
 
     handles = [

@@ -117,6 +117,7 @@ def traced_with(job: TraceJob, stack: Stack) -> str:
     version = torch.__version__.partition("+")[0]
     sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
     if stack.has_own_engine:
-        sharding = f"and a stand-in for {stack.program}'s ZeRO stage {job.zero_stage}"
+        engine = f"{stack.program} {version(stack.own_engine)}"
+        sharding = f"and {engine}'s own engine, ZeRO stage {job.zero_stage}"
     tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
     return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"

@@ -13,14 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plimsoll.service.stacks.deepspeed.launch import OPTIMIZERS, zero_section
+from plimsoll.service.stacks.deepspeed.launch import optimizer_section, zero_section
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.recording.tracker import META
 from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
 from plimsoll.service.worker.training.engine import Making
-from plimsoll.service.worker.training.optimizers import LEARNING_RATE
 
 OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
 # After the second micro-batch of a step nothing is new.
@@ -35,12 +34,13 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
     },
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
         "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads": Kind.COMMUNICATION,
+        "_post_step": Kind.GATHERED_PARAMETER,
     },
     "zero.partitioned_param_coordinator.PartitionedParameterCoordinator": {
         "fetch_sub_module": Kind.GATHERED_PARAMETER,
     },
 }
-# What attributes of its optimizers are for; what else stands is a buffer of its collectives.
+# What attributes of its optimizers are for.
 STANDING: Mapping[str, Kind] = {
     "bit16_groups_flat": Kind.PARAMETER,
     "fp16_groups_flat": Kind.PARAMETER,
@@ -63,12 +63,11 @@ def heaviest_rank(job: TraceJob) -> int:
 
 def engine_config(job: TraceJob) -> dict[str, Any]:
     """Return DeepSpeed's config of a job, with the sizes that its launch file names."""
-    kind, options = OPTIMIZERS[job.optimizer]
     return {
         "train_micro_batch_size_per_gpu": job.micro_batch_size,
         "gradient_accumulation_steps": min(job.accumulation_steps, MOST_MICRO_BATCHES),
         "zero_optimization": zero_section(job.framework, job.zero_stage),
-        "optimizer": {"type": kind, "params": {"lr": LEARNING_RATE, **options}},
+        **optimizer_section(job.optimizer),
         "fp16" if job.precision == "fp16-mixed" else "bf16": {"enabled": True},
     }
 
@@ -125,7 +124,10 @@ class DeepSpeedEngine:
     def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
         """Yield what lives of what the engine's making has allocated, and what each is for."""
         for storage in self._made.living():
-            yield "DeepSpeed's buffer", storage, Kind.COMMUNICATION
+            yield "DeepSpeed's own", storage, Kind.BUFFER
+        for bucket in getattr(self._optimizer, "ipg_buckets", {}).values():
+            for tensor in tree_leaves(bucket.buffer):
+                yield "reduction's bucket", tensor.untyped_storage(), Kind.COMMUNICATION
         for attribute, kind in STANDING.items():
             for tensor in tree_leaves(getattr(self._optimizer, attribute, ())):
                 yield attribute, tensor.untyped_storage(), kind
@@ -142,7 +144,7 @@ class _MadeStorages(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.device.type != META:

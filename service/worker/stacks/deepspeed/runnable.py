@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +30,7 @@ REMEMBERS_PROCESSES = ("deepspeed.comm.comm", "deepspeed.utils.groups")
 class ScalarsOfFakeTensors(TorchDispatchMode):
     """Answers `.item()` on a tensor that has no values: nothing overflowed, and every norm is finite."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             dtype = args[0].dtype
             return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
@@ -36,8 +38,7 @@ class ScalarsOfFakeTensors(TorchDispatchMode):
 
 
 def load_deepspeed() -> Any:
-    """Return the package, which takes the CPU for its accelerator; a worker without it raises `NotYetAvailable`."""
-    os.environ["DS_ACCELERATOR"] = "cpu"  # read once, as it is imported
+    """Return the package; a worker without it raises `NotYetAvailable`."""
     try:
         import deepspeed
     except ModuleNotFoundError as error:
@@ -52,9 +53,11 @@ def load_deepspeed() -> Any:
 @contextlib.contextmanager
 def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
     """Give back DeepSpeed, able to run as that rank of a fake process group."""
-    deepspeed = load_deepspeed()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
+        stack.enter_context(_quiet())
+        # The accelerator is chosen once, as the package is imported: fake tensors say that they lie on the CPU.
+        stack.enter_context(_environment(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
+        deepspeed = load_deepspeed()
         for module in REMEMBERS_PROCESSES:
             stack.enter_context(_forgetting(module))
         stack.enter_context(_alone())
@@ -64,8 +67,22 @@ def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _environment(**values: int) -> Iterator[None]:
-    """Say in the environment which rank this is, as a launcher would."""
+def _quiet() -> Iterator[None]:
+    """Pass over what torch deprecates in DeepSpeed's code, and over its log of every step."""
+    logger = logging.getLogger("DeepSpeed")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _environment(**values: object) -> Iterator[None]:
+    """Set variables of the environment, as a launcher would."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update({name: str(value) for name, value in values.items()})
     try:
