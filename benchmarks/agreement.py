@@ -202,9 +202,18 @@ ZERO_WAYS: tuple[dict[str, Any], ...] = (
     ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 3, "micro_batches": 2},
     ZERO | {"recompute": "none", "sequence_length": 2048, "zero_stage": 3, "method": "lora"},
 )
+WHOLE_ADAPTERS = {"framework": "accelerate", "method": "lora", "sequence_length": 2048, "zero_stage": 0}
+# Run for `FEW_MODELS` alone: adapters beside whole weights, under autocast and under DeepSpeed, which has none.
+ADAPTER_WAYS: tuple[dict[str, Any], ...] = (
+    WHOLE_ADAPTERS | {"recompute": "full"},
+    WHOLE_ADAPTERS | {"recompute": "none", "framework": "ddp"},
+    WHOLE_ADAPTERS | {"recompute": "none", "method": "qlora"},
+    *(WHOLE_ADAPTERS | {"recompute": "none", "framework": "deepspeed", "zero_stage": stage} for stage in range(3)),
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
+    WHOLE_ADAPTERS | {"recompute": "none"},
     {"framework": "accelerate", "method": "qlora", "recompute": "full", "sequence_length": 8192},
     {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192},
     TENSOR_PARALLEL | {"sequence_length": 4096},
@@ -258,7 +267,8 @@ def grid() -> Iterator[Case]:
             if "tensor_parallel" not in way or (tracing and tracing.has_llama_matrices):
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
-        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE, *FP8_WAYS))
+        ways = (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE, *ADAPTER_WAYS, *FP8_WAYS)
+        yield from (Case(model=model, way=way) for way in ways)
     for model in LIGER_MODELS:
         yield from (Case(model=model, way=way) for way in LIGER_WAYS)
     for model in FEW_MODELS:

@@ -2,6 +2,7 @@
 
     python benchmarks/parameter_counts.py [--only TEXT] [--without-transformers]
 
+Every tensor is compared by name and shape, as level `count` of a validation does.
 The difference columns must read 0; a dash stands where there is no such count,
 as for a family that transformers has no code of its own for, or none without
 another package (Gemma 3n). A published count that is higher by exactly the
@@ -18,15 +19,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import CatalogueModel, catalogue
 from plimsoll.planners.families import describe_config
+
+if TYPE_CHECKING:
+    from plimsoll.service.worker.proofs.count.comparison import Comparison
 
 MICROSECONDS = 1e6
 # Types whose module transformers builds with a package that is not needed for anything else (timm).
@@ -45,7 +49,7 @@ class Row:
     model: CatalogueModel
     spec: ModelSpec
     described_in_seconds: float
-    built: int | None
+    built: Comparison | None
 
     @property
     def stored_head(self) -> int:
@@ -56,11 +60,10 @@ class Row:
 
     @property
     def difference_to_module(self) -> int | None:
-        """Return planner minus transformers; buffers that the checkpoint holds are no parameters of the module."""
+        """Return planner minus transformers, or the number of unlike tensors where the sums are equal."""
         if self.built is None:
             return None
-        buffers = sum(weight.elements for _, weight in self.spec.named_weights() if weight.is_buffer)
-        return self.spec.parameters - buffers - self.built
+        return self.spec.parameters - self.built.built_elements or len(self.built.differences)
 
     @property
     def difference_to_published(self) -> int | None:
@@ -69,39 +72,28 @@ class Row:
         return None if published is None else self.spec.parameters + self.stored_head - published
 
 
-@cache
-def module_parameters(config_json: str) -> int | None:
-    """Return the number of parameters of the module that transformers builds from a config, None where it has none."""
-    import torch
-    from transformers import (
-        CONFIG_MAPPING,
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoModelForImageTextToText,
-        AutoModelForMaskedLM,
-        AutoModelForPreTraining,
-        AutoModelForSeq2SeqLM,
-        logging,
-    )
+# Models that are alike are neighbours in the catalogue; thousands of names of each module are not kept for long.
+@lru_cache(maxsize=8)
+def _module(config_json: str) -> Any:
+    """Return the module that transformers builds from a config, None where it has none."""
+    from transformers import CONFIG_MAPPING, logging
+
+    from plimsoll.service.worker.proofs.count.module import whole_module
 
     # It warns of token ids beyond small vocabularies, which have no weight.
     logging.set_verbosity_error()
-    fields = json.loads(config_json)
-    model_type = fields.pop("model_type")
-    if model_type not in CONFIG_MAPPING or model_type in WITHOUT_A_MODULE:
+    config = json.loads(config_json)
+    if config["model_type"] not in CONFIG_MAPPING or config["model_type"] in WITHOUT_A_MODULE:
         return None
-    config = AutoConfig.for_model(model_type, **fields)
-    if "BertForPreTraining" in (fields.get("architectures") or ()):
-        factory: Any = AutoModelForPreTraining
-    elif config.is_encoder_decoder:
-        factory = AutoModelForSeq2SeqLM
-    elif hasattr(config, "vision_config"):
-        factory = AutoModelForImageTextToText
-    else:
-        factory = AutoModelForMaskedLM if model_type == "bert" else AutoModelForCausalLM
-    with torch.device("meta"):
-        module = factory.from_config(config)
-    return sum(parameter.numel() for parameter in module.parameters())
+    return whole_module(config)
+
+
+def _built(model: CatalogueModel, spec: ModelSpec) -> Comparison | None:
+    """Return how a description agrees with the module, as level `count` of a validation compares them."""
+    from plimsoll.service.worker.proofs.count.comparison import compare
+
+    module = _module(_sizes(model))
+    return None if module is None else compare(spec, module)
 
 
 def rows(only: str, *, with_transformers: bool) -> Iterator[Row]:
@@ -112,7 +104,7 @@ def rows(only: str, *, with_transformers: bool) -> Iterator[Row]:
         started = time.perf_counter()
         spec = describe_config(model.config, name=model.id)
         described_in_seconds = time.perf_counter() - started
-        built = module_parameters(_sizes(model)) if with_transformers else None
+        built = _built(model, spec) if with_transformers else None
         yield Row(model=model, spec=spec, described_in_seconds=described_in_seconds, built=built)
 
 
@@ -132,7 +124,7 @@ def main() -> int:
         wrong += bool(row.difference_to_module) or bool(row.difference_to_published)
         print(
             f"{row.model.id:52} {row.spec.parameters:16,} "
-            f"{_shown(row.built):>16} {_shown(row.difference_to_module):>5} "
+            f"{_shown(row.built and row.built.built_elements):>16} {_shown(row.difference_to_module):>5} "
             f"{_shown(published):>16} {_shown(row.difference_to_published):>5} "
             f"{row.described_in_seconds * MICROSECONDS:6.0f}{'  stores its tied head' if row.stored_head else ''}"
         )

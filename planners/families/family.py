@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.multimodal import Wrapper
 from plimsoll.planners.families.reading.own_code import LIKE_LLAMA, OwnCode
-from plimsoll.planners.families.reading.reader import Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,8 @@ class PartNames:
 
 
 LLAMA_PARTS = PartNames()
+# What describes the models of a family.
+Reader: TypeAlias = Callable[[ConfigReader], ModelSpec]
 
 
 class Untraced(StrEnum):

@@ -17,7 +17,12 @@ from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.multimodal import Wrapper, multimodal
 from plimsoll.planners.families.reading.own_code import ACTIVATION_KEYS, LOGIT_CAP_KEY, with_own_code
 from plimsoll.planners.families.reading.rope_scaling import stretched_positions
-from plimsoll.planners.families.reading.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
+from plimsoll.planners.families.reading.rotary import (
+    FRACTION_NAMES,
+    interpolated_tables,
+    refuse_unpaired_features,
+    rotary_fraction,
+)
 from plimsoll.planners.families.reading.stored_formats import KEY as QUANTIZATION
 from plimsoll.planners.families.reading.stored_formats import READ_KEYS as FORMAT_KEYS
 from plimsoll.planners.families.reading.stored_formats import is_quantized, stored_formats, without_repeats
@@ -95,6 +100,8 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
     read = ConfigReader(config, name=name, pointer=pointer)
     spec = with_own_code(_described(read, family), config, family.own_code)
     _refuse_endless(spec, pointer)
+    fraction = rotary_fraction(config, family.rotary_fraction)
+    refuse_unpaired_features(spec, fraction, pointer)
     unread = _unread_note(read.unread_keys())
     notes = () if unread is None else (unread,)
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
@@ -108,7 +115,7 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
     described = dataclasses.replace(
         spec,
         max_position_embeddings=positions,
-        rotary_fraction=rotary_fraction(config, family.rotary_fraction),
+        rotary_fraction=fraction,
         interpolated_tables=interpolated_tables(positions) if family.interpolates_positions else 0,
         assumptions=(*spec.assumptions, *notes),
     )

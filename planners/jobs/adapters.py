@@ -6,6 +6,7 @@ Source: Hu et al. 2021, arXiv:2106.09685; shapes, names and what a name means as
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from plimsoll.planners.questions import Lora
 SHARED_HEAD = "lm_head"
 TARGETS_POINTER = "/training/lora/target_modules"
 SAVED_POINTER = "/training/lora/modules_to_save"
+# The name of A, which multiplies what the matrix does.
+FIRST_FACTOR = ".lora_A.weight"
 QUERY_KEY_VALUE, GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 # What other programs call the matrices of a layer: torchtune (modules/attention.py, feed_forward.py), Llama's own code,
 # Megatron (core/transformer/attention.py, mlp.py), and families that store several matrices in one.
@@ -54,7 +57,7 @@ def _factors(weight: Weight, rank: int) -> tuple[Weight, Weight]:
     is_row = weight.split is Split.ROW
     return (
         Weight(
-            name=f"{prefix}.lora_A.weight",
+            name=f"{prefix}{FIRST_FACTOR}",
             shape=(rank, inputs),
             part=weight.part,
             split=Split.ROW if is_row else Split.REPLICATED,
@@ -89,6 +92,22 @@ def learning_operations(block: Block, weights: Iterable[Weight], lora: Lora) -> 
         for operation in block.operations
         if operation.kind is OperationKind.MATMUL and (_part(block, operation), operation.is_row_parallel) in adapted
     )
+
+
+def adapters_by_input(block: Block, trainable: Iterable[Weight]) -> dict[str, int]:
+    """Return how many adapters read each tensor of a block; one matrix of queries, keys and values has one adapter."""
+    adapters = Counter(
+        (weight.part, weight.split is Split.ROW) for weight in trainable if weight.name.endswith(FIRST_FACTOR)
+    )
+    readers: Counter[tuple[str, tuple[Part, bool]]] = Counter()
+    for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL:
+            place = _part(block, operation), operation.is_row_parallel
+            readers.update((name, place) for name in operation.inputs)
+    reading: Counter[str] = Counter()
+    for (name, place), products in readers.items():
+        reading[name] += min(products, adapters[place])
+    return {name: count for name, count in reading.items() if count}
 
 
 def _part(block: Block, operation: Operation) -> Part:

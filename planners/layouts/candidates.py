@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.plans import Layout
 
 IntArray = npt.NDArray[np.int64]
@@ -191,4 +192,15 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
             for entry in fields(Candidates)
             if entry.init
         }
+    )
+
+
+def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
+    """Return the layout at `index` of a list of a job's layouts, as clients receive it."""
+    return layouts.layout(
+        index,
+        framework=job.profile.name,
+        global_batch_size=job.global_batch_size,
+        offload_target=job.offload_target,
+        pipeline_schedule=job.pipeline_schedule,
     )

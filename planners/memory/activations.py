@@ -9,8 +9,9 @@ save it. With fused kernels and dropout this gives Korthikanti et al. 2022
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
 from plimsoll.planners.formats.precision import FP32_BYTES
@@ -28,6 +29,7 @@ ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
 COMBINE, SHARED_COMBINE = "combine", "shared_combine"
+NO_CASTS: Mapping[str, int] = MappingProxyType({})
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
@@ -65,6 +67,7 @@ def saved_bytes(
     learning: frozenset[str] | None = None,
     frozen_input_bytes: int = 0,
     autocast: bool = False,
+    adapter_casts: Mapping[str, int] = NO_CASTS,
     fp8_input_bytes: int = 0,
     without: frozenset[str] = frozenset(),
 ) -> SavedBytes:
@@ -74,12 +77,15 @@ def saved_bytes(
     meaning all: the gradient of a frozen matrix's input needs the matrix and not
     the input, so that no more than `frozen_input_bytes` of each of its features are saved.
     `autocast`: fp32 weights, cast as they are used, so that the residual stream is fp32.
+    `adapter_casts`: how many fp32 adapters read each tensor under autocast, each a cast of its own.
     `fp8_input_bytes`: products in fp8 save that much of each element of their inputs, in tensors of
     their own (0: the 16-bit input). `without` names tensors that are computed again.
     """
     saved = _saved_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if autocast:
         _save_casts(block, saved, kernels, element_bytes)
+    if adapter_casts:
+        _save_adapter_casts(block, saved, kernels, element_bytes, adapter_casts)
     for name in without:
         saved.pop(name, None)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
@@ -256,6 +262,19 @@ def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
             saved[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
             saved[operation.output] = float(fed * element_bytes)
+
+
+def _save_adapter_casts(
+    block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int, casts: Mapping[str, int]
+) -> None:
+    """Count a cast for each adapter in place of the input that adapters shared, beside what others save of it.
+
+    peft takes the input to the adapter's fp32 and autocast that back to 16 bits, for each adapter anew.
+    Source: peft 0.21, tuners/lora/layer.py, `Linear.forward`; tuners/tuners_utils.py, `_cast_input_dtype`.
+    """
+    others = _saved_elements(block, kernels, element_bytes, frozenset(), 0, 0)
+    for name, adapters in casts.items():
+        saved[name] = others.get(name, 0.0) + float(adapters * element_bytes)
 
 
 def _norm_tensors_in_fp32(block: Block, norm: Operation, kernels: Kernels) -> int:

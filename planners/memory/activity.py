@@ -106,7 +106,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     """Return the activations of every stage of `rows`."""
     kernels, size = job.profile.kernels, job.precision.compute_bytes
     share = rank_share(layouts, job)
-    casts = casts_weights(layouts, job) & np.bool_(job.method == "full")
+    casts = casts_weights(layouts, job)
+    casts_all = casts & np.bool_(job.method == "full")
     kinds = [_of_kind(layer_bytes(part, job), share, casts, job) for part in job.layers]
 
     def of_all_layers(amounts: Iterable[FloatArray]) -> FloatArray:
@@ -120,7 +121,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     layers = np.maximum(rows.layers, 1)
     recomputed, checkpoint = _recomputed_layers(layouts, rows, job), _most(kind.checkpoint for kind in kinds)
     first_adapter_savings = _first_adapter_savings(rows, job, recomputed, share)
-    logits, kept_logits = _logits(job, share, casts)
+    logits, kept_logits = _logits(job, share, casts_all)
     return Activity(
         stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - first_adapter_savings,
         layer=kept / layers,
@@ -156,7 +157,7 @@ def _most_backward(kinds: Sequence[LayerBackward]) -> LayerBackward:
 def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> _OfKind:
     size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
-    stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() else size
+    stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() and job.method == "full" else size
     widest = share.busiest * layer.widest / share.tensor
     residual = layer.input_width / share.sequence_division
     selective = not_recomputed = twice = again = NOTHING

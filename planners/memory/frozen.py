@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture import Weight
+from plimsoll.planners.architecture import Part, Weight
+from plimsoll.planners.families import traits
+from plimsoll.planners.families.family import Untraced
 from plimsoll.planners.formats import tensor_bytes
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.shards import Way, local, matrix_elements
@@ -15,8 +17,8 @@ from plimsoll.planners.sharding.weights import LocalWeight
 
 # Dettmers et al. 2023 quote half a byte a base parameter, its scales apart (arXiv:2305.14314).
 QUOTED_FOUR_BIT_BYTES = 0.5
-# Measured runs of QLoRA are of transformers before 5, whose experts are linear layers of their own.
-ADAPTED = quantized_stack("bitsandbytes-nf4-linear-experts")
+# Code beside a checkpoint has experts that are linear layers of their own, as transformers had before 5.
+LINEAR_EXPERTS = "bitsandbytes-nf4-linear-experts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +26,11 @@ class BaseWidth:
     """In what width a job's frozen weights lie: all that their bytes depend on beside the weights themselves.
 
     `is_exact` says that bitsandbytes' own layout is counted and not the textbook's half byte; `stored_bytes` is the
-    width of what is not packed in four bits.
+    width of what is not packed in four bits. `quantized_as` names the stack that says which weights are packed.
     """
 
     is_four_bit: bool
+    quantized_as: str
     is_exact: bool
     double_quantization: bool
     stored_bytes: int
@@ -37,6 +40,10 @@ class BaseWidth:
     def packs(self) -> bool:
         """Return whether matrices are packed tensor by tensor, with scales."""
         return self.is_four_bit and self.is_exact
+
+    def quantizes(self, weight: Weight) -> bool:
+        """Return whether bitsandbytes quantizes the weight under an adapter."""
+        return quantized_stack(self.quantized_as).reason_to_leave(weight) is None
 
     @property
     def plain_bytes(self) -> float:
@@ -53,11 +60,17 @@ def base_width(job: Job) -> BaseWidth:
     """Return the width of a job's frozen weights."""
     return BaseWidth(
         is_four_bit=job.method == "qlora",
+        quantized_as=_quantized_as(job),
         is_exact=job.profile.exact_quantization,
         double_quantization=job.lora.double_quantization,
         stored_bytes=job.frozen_bytes,
         compute_bytes=job.precision.compute_bytes,
     )
+
+
+def _quantized_as(job: Job) -> str:
+    has_own_code = traits(job.model.model_type).untraced is Untraced.REMOTE_CODE
+    return LINEAR_EXPERTS if has_own_code else job.profile.frozen_base.quantized_as
 
 
 def frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
@@ -85,7 +98,7 @@ def unpacked_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
     """Return what unpacking a part's quantized matrices reads (codes and scales) and writes (16 bits) on a rank."""
     total = 0.0
     for weight in part.frozen:
-        if is_quantized(weight):
+        if width.quantizes(weight):
             held, _ = local(weight, way)
             packed = _four_bit_bytes(held, width) if width.is_exact else held.stored_elements * QUOTED_FOUR_BIT_BYTES
             total += packed + width.compute_bytes * held.stored_elements
@@ -94,18 +107,13 @@ def unpacked_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
 
 def _apart(part: BlockWeights, width: BaseWidth) -> tuple[list[Weight], list[Weight]]:
     """Return the frozen weights in one width, and those packed in four bits tensor by tensor."""
-    packed = [weight for weight in part.frozen if width.packs and is_quantized(weight)]
-    return [weight for weight in part.frozen if not (width.packs and is_quantized(weight))], packed
+    packed = [weight for weight in part.frozen if width.packs and width.quantizes(weight)]
+    return [weight for weight in part.frozen if not (width.packs and width.quantizes(weight))], packed
 
 
 def _four_bit_bytes(held: LocalWeight, width: BaseWidth) -> int:
     one = tensor_bytes("nf4", held.tensor.shape, double_quantization=width.double_quantization)
     return held.tensors * one
-
-
-def is_quantized(weight: Weight) -> bool:
-    """Return whether bitsandbytes quantizes the weight under an adapter."""
-    return ADAPTED.reason_to_leave(weight) is None
 
 
 def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> int:
@@ -127,3 +135,28 @@ def frozen_note(job: Job) -> str:
         return f"{what} is held in {job.lora.base_dtype}, as asked."
     reason = job.profile.frozen_base.reason if job.precision.is_mixed else f"precision {job.precision.name} means"
     return f"{what} is held in {held}, as {reason}; set training.lora.base_dtype if yours differs."
+
+
+def stacked_experts_note(job: Job) -> str | None:
+    """Return what is said of experts that are one parameter a layer, None where there are none or nothing is to say.
+
+    Source: transformers 5.23, integrations/bitsandbytes.py, `replace_with_bnb_linear`; peft 0.21,
+    tuners/lora/layer.py, `ParamWrapper`, and utils/transformers_weight_conversion.py, `_convert_peft_config_moe`.
+    """
+    width = base_width(job)
+    experts = [weight for part in job.layers for weight in part.frozen if weight.part is Part.EXPERT]
+    if not width.is_exact or all(width.quantizes(weight) for weight in experts if weight.is_linear):
+        return None
+    said = []
+    if width.is_four_bit:
+        said.append(
+            "Experts stay in 16 bits: transformers 5 holds those of a layer as one parameter, and bitsandbytes packs "
+            "the matrices of linear layers alone."
+        )
+    if any(weight.part is Part.EXPERT for part in job.layers for weight in part.trainable):
+        said.append(
+            "Adapters of experts are counted as of linear layers: peft reaches stacked experts by target_parameters "
+            "alone, and what it adds up anew of a layer's experts then is not counted. Name attention's matrices in "
+            "training.lora.target_modules to leave experts without adapters."
+        )
+    return " ".join(said) or None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.adapters import adapters_by_input
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.activations import (
+    NO_CASTS,
     SavedBytes,
     checkpoint_width,
     meeting_gradients,
@@ -36,6 +40,7 @@ from plimsoll.planners.memory.selective import (
     selectively_saved_bytes,
 )
 from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.records import Kernels
 
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096
@@ -100,62 +105,60 @@ def _layer_bytes(
     fp8_input_bytes: int,
     modules: tuple[str, ...],
 ) -> LayerBytes:
-    profile = same.value
+    profile, block = same.value, part.block
     kernels = profile.kernels
+    sizes: dict[str, Any] = {"attention": attention, "element_bytes": size}
+    learning: dict[str, Any] = {**sizes, "learning": part.learning}
+    recomputed: dict[str, Any] = {"policy": profile.can.selective_policy, "element_bytes": size}
     whole = saved_bytes(
-        part.block,
+        block,
         kernels,
-        attention=attention,
-        element_bytes=size,
-        learning=part.learning,
+        **learning,
         frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
         fp8_input_bytes=fp8_input_bytes,
     )
+    # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
+    casts = NO_CASTS if method == "qlora" else adapters_by_input(block, part.trainable)
+    cast = _cast_bytes(part, kernels, attention, size, casts)
+    adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
-        part.block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
+        block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
     )
     return LayerBytes(
-        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
-        cast=saved_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
-        again=repeated_saves(part.block, kernels, element_bytes=size, learning=part.learning),
-        cast_again=repeated_saves(part.block, kernels, element_bytes=size, autocast=True),
-        selective=selectively_saved_bytes(
-            part.block,
+        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),
+        cast=replace(cast, sequence_bytes=cast.sequence_bytes + adapters_bytes),
+        again=repeated_saves(block, kernels, element_bytes=size, learning=part.learning),
+        cast_again=repeated_saves(
+            block,
             kernels,
-            policy=profile.can.selective_policy,
-            attention=attention,
             element_bytes=size,
-            fp8_input_bytes=fp8_input_bytes,
-            modules=modules,
+            learning=part.learning,
+            autocast=part.learning is None,
+            adapter_casts=casts,
         ),
-        at_second_norm=live_at_second_norm(
-            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
+        selective=selectively_saved_bytes(
+            block, kernels, **recomputed, attention=attention, fp8_input_bytes=fp8_input_bytes, modules=modules
         ),
-        attention_gradients=live_at_attention(
-            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
-        ),
-        at_first_matmuls=live_at_first_products(
-            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
-        ),
-        not_recomputed_bytes=not_recomputed_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        selective_input_bytes=selective_input_bytes(
-            part.block, policy=profile.can.selective_policy, element_bytes=size
-        ),
-        at_expert_matmuls=live_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
-        experts_last_product=live_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
-        at_combine=live_at_combine(part.block, whole, kernels, size, size),
-        combine_whole=live_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
-        beside_combine=beside_combined_tokens(part.block, kernels, size),
-        grouped_sent_bytes=grouped_sent_bytes(part.block, kernels, size),
-        saved_routing_bytes=latest_routing_bytes(part.block, kernels, size),
-        at_expert_reduction=live_at_expert_reduction(part.block, whole, size),
-        scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        input_width=checkpoint_width(part.block),
-        at_input_norm_bytes=norm_backward_bytes(part.block, kernels, size),
+        at_second_norm=live_at_second_norm(block, kernels, **learning),
+        attention_gradients=live_at_attention(block, kernels, **learning),
+        at_first_matmuls=live_at_first_products(block, kernels, **learning),
+        not_recomputed_bytes=not_recomputed_bytes(block, **recomputed),
+        selective_input_bytes=selective_input_bytes(block, **recomputed),
+        at_expert_matmuls=live_at_experts_first_product(block, kernels, **sizes),
+        experts_last_product=live_at_experts_last_product(block, kernels, **sizes),
+        at_combine=live_at_combine(block, whole, kernels, size, size),
+        combine_whole=live_at_combine(block, whole, kernels, size, weight_bytes(block, kernels, size)),
+        beside_combine=beside_combined_tokens(block, kernels, size),
+        grouped_sent_bytes=grouped_sent_bytes(block, kernels, size),
+        saved_routing_bytes=latest_routing_bytes(block, kernels, size),
+        at_expert_reduction=live_at_expert_reduction(block, whole, size),
+        scattered_bytes=scattered_bytes(block, **recomputed),
+        exchanged_bytes=exchanged_bytes(block, **recomputed),
+        input_width=checkpoint_width(block),
+        at_input_norm_bytes=norm_backward_bytes(block, kernels, size),
         widest=widest,
         meeting_gradients=meeting,
-        scan_workspace=scan_workspace_bytes(part.block, size),
+        scan_workspace=scan_workspace_bytes(block, size),
     )
 
 
@@ -169,5 +172,20 @@ def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: i
     kernels = same.value.kernels
     return (
         saved_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
-        saved_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        _cast_bytes(head, kernels, attention, size, adapters_by_input(head.block, head.trainable)),
+    )
+
+
+def _cast_bytes(
+    part: BlockWeights, kernels: Kernels, attention: str, size: int, casts: Mapping[str, int]
+) -> SavedBytes:
+    """Return what is saved where autocast casts: all weights if all learn, or the inputs of adapters."""
+    return saved_bytes(
+        part.block,
+        kernels,
+        attention=attention,
+        element_bytes=size,
+        learning=part.learning,
+        autocast=part.learning is None,
+        adapter_casts=casts,
     )

@@ -6,12 +6,12 @@ the square and for the product, a product of matrices its input, attention its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, OperationKind
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.memory.activations import has_layer_norms
+from plimsoll.planners.memory.activations import NO_CASTS, has_layer_norms
 from plimsoll.planners.stacks.records import Kernels
 
 FEED_FORWARD = "feed_forward"
@@ -32,11 +32,15 @@ def repeated_saves(
     element_bytes: int,
     learning: frozenset[str] | None = None,
     autocast: bool = False,
+    adapter_casts: Mapping[str, int] = NO_CASTS,
 ) -> RepeatedSaves:
-    """Return what of a layer comes more than once; `learning` and `autocast` are those of `saved_bytes`."""
+    """Return what of a layer comes more than once; the last three are those of `saved_bytes`."""
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     once = again = 0
-    for name, times, size in _saves(block, kernels, element_bytes, learning, autocast):
+    # Autocast makes each matrix a copy of its own of a norm's output, which is in fp32, and each adapter its input's.
+    norms = [op.output for op in block.operations if op.kind is OperationKind.NORM] if autocast else []
+    copied = frozenset((*norms, *adapter_casts))
+    for name, times, size in _saves(block, kernels, element_bytes, learning, copied):
         if times > 1:
             once += widths[name] * size
             again += widths[name] * size * (times - 1)
@@ -44,11 +48,12 @@ def repeated_saves(
 
 
 def _saves(
-    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, autocast: bool
+    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, copied: frozenset[str]
 ) -> Iterator[tuple[str, int, int]]:
     """Yield tensors with how often each is saved and the bytes of its elements.
 
-    Between the adapters of a feed-forward's two first matrices more tensors are saved than wait for their copies.
+    Of what is `copied` each matrix saves a tensor of its own. Between the adapters of a feed-forward's two first
+    matrices more tensors are saved than wait for their copies.
     """
     upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     norms = [op for op in block.operations if op.kind is OperationKind.NORM]
@@ -62,6 +67,4 @@ def _saves(
                 readers[name] = readers.get(name, 0) + 1
         elif operation.kind is OperationKind.ATTENTION:
             readers[operation.output] = readers.get(operation.output, 0) + 1
-    # Autocast makes each matrix a copy of its own of a norm's output, which is in fp32.
-    copied = {norm.output for norm in norms} if autocast else frozenset()
     yield from ((name, times, element_bytes) for name, times in readers.items() if name not in copied)

@@ -20,7 +20,7 @@ class Best:
     """The best layout so far; `fitting_counts` are the numbers of GPUs on which anything fits that could go before it.
 
     `objective` is what the question's objective makes of its step (`objectives.objective_of`); `has_room` says that it
-    fits with room that no offload bought.
+    fits with room that no offload bought, `is_offloaded` that it keeps states on the host although nobody asked for it.
     """
 
     question: TrainingQuestion
@@ -28,6 +28,7 @@ class Best:
     objective: float
     is_late: bool
     has_room: bool
+    is_offloaded: bool
     fitting_counts: IntArray
 
     @property
@@ -64,12 +65,13 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
     is_late = bool(seconds[index] > latest_step_seconds(question))
     # What may lack the host memory goes before nothing that is sure to have it, unless that is late.
     least = UNSURE if is_late else min(TIGHT, found.verdicts[index])
-    is_offloaded = found.layouts.offload[index] > 0 and question.layout.offload is None
+    is_offloaded = bool(found.layouts.offload[index] > 0 and question.layout.offload is None)
     return Best(
         question=question,
         gpus=int(gpus[index]),
         objective=float(objective_of(question, gpus[index], seconds[index])),
         is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
+        is_offloaded=is_offloaded,
         fitting_counts=np.unique(gpus[found.verdicts >= least]),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from plimsoll.planners.ground.figures import counted, duration, figure
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.units import GIB, GIGA
-from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.host_words import host_shortage, is_host_sure, lacking_host_bytes
 from plimsoll.planners.memory.peak import VERDICT_NAMES, memory_of
 from plimsoll.planners.plans import Layout, Memory, StageMemory, Step

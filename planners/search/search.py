@@ -32,7 +32,8 @@ from plimsoll.planners.search.rules.request import DEGREES_MULTIPLY_TO_GPUS
 class Found:
     """What the search returns: (pool, index) of the plan and of the alternatives, and its counts.
 
-    `searched` names the frameworks that were looked through.
+    `searched` names the frameworks that were looked through; `measured_on_host` says that unmeasured ones are among
+    them because the best layout of the others keeps states on the host.
     """
 
     pools: tuple[Pool, ...]
@@ -43,6 +44,7 @@ class Found:
     excluded: int
     fitting: int
     searched: tuple[str, ...]
+    measured_on_host: bool
 
 
 def search(
@@ -61,15 +63,17 @@ def search(
     excluded: Counter[str] = Counter()
     pools: list[Pool] = []
     searched: list[str] = []
+    measured_on_host = False
     for is_measured in (True, False):
         some = [job for job in jobs if job.profile.measured is is_measured]
         best = best_of(question, pools)
         if some and (best is None or not best.is_enough):
             pools.extend(_searched(question, some, excluded, should_stop, only_room=only_room))
             searched.extend(job.profile.name for job in some)
+            measured_on_host = best is not None and best.is_offloaded and not best.is_late
     if not pools:
         raise _nothing_possible(question, excluded)
-    return _choose(question, merged(pools), sum(excluded.values()), tuple(searched))
+    return _choose(question, merged(pools), sum(excluded.values()), tuple(searched), measured_on_host=measured_on_host)
 
 
 def _searched(
@@ -142,7 +146,14 @@ def _pool(
     return evaluated(replace(everything, distinct=obeyed.allowed), job, hardware, should_stop)
 
 
-def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int, searched: tuple[str, ...]) -> Found:
+def _choose(
+    question: TrainingQuestion,
+    pools: tuple[Pool, ...],
+    excluded: int,
+    searched: tuple[str, ...],
+    *,
+    measured_on_host: bool,
+) -> Found:
     owner = np.concatenate([np.full(len(pool.layouts), number) for number, pool in enumerate(pools)])
     index = np.concatenate([np.arange(len(pool.layouts)) for pool in pools])
     found = ranked(pools)
@@ -162,6 +173,7 @@ def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int, 
         excluded=excluded,
         fitting=sum(pool.fitting for pool in pools),
         searched=searched,
+        measured_on_host=measured_on_host,
     )
 
 

@@ -25,17 +25,19 @@ def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedSt
     )
 
 
-def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str, ...]:
-    """Return the sentence that names the stacks which were searched; nothing where the client named one."""
+def stack_notes(question: TrainingQuestion, stacks: SearchedStacks, *, measured_on_host: bool) -> tuple[str, ...]:
+    """Return the sentence that names the stacks which were searched; nothing where the client named one.
+
+    `measured_on_host` says that the best layout of the measured ones keeps states on the host.
+    """
     if question.framework != "any":
         return ()
     sentence = f"The search tried {listed(stacks.searched)}."
     unneeded = [each.framework for each in stacks.left_out if each.reason == NOT_NEEDED]
     unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
     if stacks.unmeasured:
-        sentence += (
-            f" No measured run of {listed(stacks.unmeasured, 'or')} is on record. {_why_unmeasured(question, stacks)}"
-        )
+        why = _why_unmeasured(question, stacks, measured_on_host=measured_on_host)
+        sentence += f" No measured run of {listed(stacks.unmeasured, 'or')} is on record. {why}"
     if unneeded:
         sentence += (
             f" It left out {listed(unneeded)}: no measured run of {'it' if len(unneeded) == 1 else 'them'} is on "
@@ -46,18 +48,23 @@ def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str
     return (sentence,)
 
 
-def unmeasured_note(question: TrainingQuestion, framework: str, stacks: SearchedStacks) -> str:
+def unmeasured_note(
+    question: TrainingQuestion, framework: str, stacks: SearchedStacks, *, measured_on_host: bool
+) -> str:
     """Return the sentences of a summary on a stack which `any` chose and nobody measured; of a measured one nothing."""
     if question.framework != "any" or load_profile(framework).measured:
         return ""
-    return f" No measured run of {framework} is on record. {_why_unmeasured(question, stacks)}"
+    why = _why_unmeasured(question, stacks, measured_on_host=measured_on_host)
+    return f" No measured run of {framework} is on record. {why}"
 
 
-def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks) -> str:
-    """Return why no measured stack will do, in a sentence: what they lack, or that they have no room."""
+def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks, *, measured_on_host: bool) -> str:
+    """Return why others than measured stacks were searched, in a sentence: what those lack, or where their room is."""
     if set(stacks.searched) == set(stacks.unmeasured):
         measured = [profile for profile in profiles_to_search(question.framework) if profile.measured]
         return what_none_has(question, measured, subject="No measured stack")
+    if measured_on_host:
+        return "The best layout of the measured stacks that can run this job keeps states in host memory."
     in_time = " and meets the deadline" if question.objective == "deadline" else ""
     return f"No measured stack that can run this job has a layout with room on the GPUs{in_time}."
 

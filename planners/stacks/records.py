@@ -264,10 +264,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenBase:
-    """Whether weights that do not learn are held in fp32 under mixed precision, or in its 16 bits, and why."""
+    """Whether weights that do not learn are held in fp32 under mixed precision, or in its 16 bits, and why.
+
+    `quantized_as` names what QLoRA makes of them, in `planners/quantization/stacks.py`.
+    """
 
     is_fp32: bool
     reason: str
+    quantized_as: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Ca
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple
+from plimsoll.planners.timing.rank_parameters import stage_parameters
 from plimsoll.planners.timing.stages import stage_shape
 from plimsoll.planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
     context_seconds_per_layer,
-    stage_parameters,
     tensor_parallel_seconds_per_layer,
 )
 

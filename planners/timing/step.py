@@ -24,13 +24,12 @@ from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.matrix_update import matrix_update_seconds
 from plimsoll.planners.timing.nvme import nvme_seconds
 from plimsoll.planners.timing.pace import Pace, micro_batch_pace
+from plimsoll.planners.timing.rank_parameters import frozen_parameters, updated_parameters
 from plimsoll.planners.timing.stalls import stall_seconds
 from plimsoll.planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
-    frozen_parameters,
     rank_groups,
-    stage_parameters,
     tensor_parallel_message_bytes,
     update_gather_seconds,
 )
@@ -226,7 +225,7 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
         states.gradient + states.accumulator + 2 * states.master + 2 * states.parameter + 2 * kind.moments * moment
     )
     divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
-    moved = stage_parameters(layouts, job) / divided * per_element
+    moved = updated_parameters(layouts, job) * per_element
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
     products = matrix_update_seconds(job, hardware, efficiency) / (
         layouts.tensor_parallel * layouts.pipeline_parallel * divided
@@ -238,8 +237,7 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     """Return gradients down, the optimizer on the host, and weights up, one after another."""
     if not layouts.offload.any():
         return np.zeros(1)
-    divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
-    elements = stage_parameters(layouts, job) / divided
+    elements = updated_parameters(layouts, job)
     pcie = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
     size = job.precision.compute_bytes
     there_and_back = 2.0 * elements * size / pcie
@@ -261,8 +259,7 @@ def _frozen_up_seconds(layouts: Candidates, job: Job, pcie_bytes_per_second: flo
     """Return frozen weights that lie on the host going up, in the width they are stored in, for each gather."""
     width = base_width(job)
     each = QUOTED_FOUR_BIT_BYTES if width.is_four_bit else width.plain_bytes
-    is_divided = layouts.zero_stage >= job.profile.sharding.parameters_from
-    held = frozen_parameters(layouts, job) / np.where(is_divided, shard_ranks(layouts, job), 1)
+    held = frozen_parameters(layouts, job)
     passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
     result: FloatArray = passes * layouts.micro_batches(job.global_batch_size) * held * (each / pcie_bytes_per_second)
     return result
@@ -279,9 +276,8 @@ def _paging_seconds(
     """
     if peaks is None or not job.optimizer.paged_to_host:
         return np.zeros(1)
-    divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     moment = job.states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    states = stage_parameters(layouts, job) / divided * job.optimizer.moments * moment
+    states = updated_parameters(layouts, job) * job.optimizer.moments * moment
     evicted = np.clip(peaks + states - hardware.limit_bytes, 0.0, states)
     rate = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
     result: FloatArray = np.where(layouts.offload == 0, 2.0 * evicted / rate, 0.0)

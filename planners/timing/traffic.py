@@ -9,7 +9,6 @@ much again (Rajbhandari et al. 2020, section 7, arXiv:1910.02054).
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,6 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
-from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.timing.collectives import (
@@ -28,13 +26,10 @@ from plimsoll.planners.timing.collectives import (
     send_seconds,
 )
 from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.rank_parameters import stage_parameters, whole_parameters
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
-
-
-# A search asks for the same job's sums again and again; a dozen frameworks, for a few searches at once.
-MOST_KEPT_JOBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,60 +65,6 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
         data=group(data * context, tensor, stack.data_hop_multiple),
         pipeline=group(layouts.pipeline_parallel, tensor * context * data, 1.0),
     )
-
-
-@once
-def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the trainable parameters of one rank's share of the model, stages taken as equal.
-
-    Expert parallelism divides the experts and nothing else.
-    """
-    counts = _parameters(job)
-    return _rank_share(counts.learning, counts.learning_of_experts, layouts, job)
-
-
-@once
-def frozen_parameters(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the parameters of one rank's share of the model that do not learn, before ZeRO divides them."""
-    if job.method == "full":
-        return np.zeros(1)
-    counts = _parameters(job)
-    return _rank_share(counts.all, counts.all_of_experts, layouts, job)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parameters:
-    """A job's parameters: those that learn, and all; of these the experts'."""
-
-    learning: int
-    learning_of_experts: int
-    all: int
-    all_of_experts: int
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_JOBS)
-def _parameters(job: Job) -> _Parameters:
-    learning = ((part.block, weight) for part in job.layers for weight in part.trainable)
-    everything = ((block, weight) for block in job.model.layers for weight in block.weights)
-    of_experts, all_of_experts = (
-        sum(weight.elements * block.repeats for block, weight in weights if weight.experts > 1)
-        for weights in (learning, everything)
-    )
-    return _Parameters(
-        learning=job.trainable_parameters,
-        learning_of_experts=of_experts,
-        all=job.model.parameters,
-        all_of_experts=all_of_experts,
-    )
-
-
-def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) -> FloatArray:
-    """Return a rank's part; where experts take the tensor-parallel ranks, those that it has are whole."""
-    held = experts / layouts.expert_parallel
-    if experts:
-        held = held * (layouts.tensor_parallel / expert_tensor_ranks(layouts, job))
-    result: FloatArray = (everything - experts + held) / (layouts.tensor_parallel * layouts.pipeline_parallel)
-    return result
 
 
 @once
@@ -235,7 +176,5 @@ def _by_layer(
 @once
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
-    counts = _parameters(job)
-    share = _rank_share(counts.all, counts.all_of_experts, layouts, job)
-    result: FloatArray = share * float(job.precision.compute_bytes)
+    result: FloatArray = whole_parameters(layouts, job) * float(job.precision.compute_bytes)
     return result

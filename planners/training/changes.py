@@ -80,6 +80,7 @@ def changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: Tra
     yield from _adapters(pinned)
     yield from _shorter_sequences(pinned)
     yield from _other_batches(pinned)
+    yield from _fewer_gpus(asked, answer)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
     yield from _smaller_models(pinned)
@@ -228,8 +229,26 @@ def _freed(pinned: TrainingQuestion) -> tuple[dict[str, Any], TrainingQuestion]:
     return change, replace(pinned, **fields, layout=LayoutRequest())
 
 
+def _fewer_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield fewer GPUs of several nodes on which nothing fits: as many may divide layers and batch in no way that does.
+
+    At least half as many are looked for first.
+    """
+    now, half = question.hardware.gpus.minimum, question.hardware.gpus.minimum // 2
+    if answer.fits or now <= question.hardware.gpus_per_node:
+        return
+    layout = replace(question.layout, data_parallel=None, shard_group=None)
+    for least, most in ((half, now - 1), (1, half - 1)):
+        if most < least:
+            return
+        changed = on_gpus(question, GpuCount(minimum=least, maximum=most, is_free=True))
+        reason = f"The job fits on fewer GPUs: this is the smallest number tried from {least:,} on."
+        changed = replace(changed, layout=layout, compare=())
+        yield Change(kind="fewer gpus", change={"hardware.gpus": None}, question=changed, reason=reason)
+
+
 def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield the fewest GPUs beyond those that were asked for; of a tight plan twice as many and more, for room."""
+    """Yield the next larger number of GPUs on which the job fits; of a tight plan twice as many and more, for room."""
     layout = replace(question.layout, data_parallel=None, shard_group=None)
     now = answer.plan.layout.gpus if answer.fits else question.hardware.gpus.maximum
     reach = min(max(MOST_TIMES_THE_GPUS * now, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
@@ -242,7 +261,7 @@ def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[C
         reason = "More GPUs of this kind hold less each, which leaves room."
     else:
         counts = [GpuCount(minimum=now + 1, maximum=reach, is_free=True)]
-        reason = "The fewest GPUs of this kind on which the job fits."
+        reason = "The next larger number of GPUs tried on which the job fits."
     for count in counts:
         changed = replace(on_gpus(question, count), layout=layout, compare=())
         yield Change(kind="gpus", change={"hardware.gpus": None}, question=changed, reason=reason)

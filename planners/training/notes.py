@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
@@ -26,6 +27,7 @@ from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PE
 
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
+FLASH_HEAD_MULTIPLE = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
 CHOSEN = " The search chose this; set {} to rule it out."
 OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
@@ -158,7 +160,25 @@ def _time(told: Told) -> Iterator[str]:
         yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
     else:
         yield "No traffic overlaps compute."
+    yield from _attention(told)
+
+
+def _attention(told: Told) -> Iterator[str]:
+    """Yield the attention's kernels, and heads that they pad; nothing of a model without attention.
+
+    Source: pytorch, aten/src/ATen/native/transformers/attention.cpp (`pad_last_dim<8>`).
+    """
+    blocks = told.question.model.layers
+    widths = {op.key_dim for block in blocks for op in block.operations if op.kind is OperationKind.ATTENTION}
+    if not widths:
+        return
     yield f"Attention runs on {told.question.attention} kernels."
+    odd = [f"{width:,}" for width in sorted(widths) if width % FLASH_HEAD_MULTIPLE]
+    if told.question.attention == "flash" and odd:
+        yield (
+            f"Flash kernels pad heads of {listed(odd)} features to the next multiple of {FLASH_HEAD_MULTIPLE}; the "
+            "padding is not counted."
+        )
 
 
 def _chosen_by_search(told: Told) -> Iterator[str]:
@@ -242,6 +262,9 @@ def _elsewhere(told: Told) -> Iterator[str]:
         )
     if job.method != "full":
         yield frozen_note(job)
+        stacked = stacked_experts_note(job)
+        if stacked is not None:
+            yield stacked
         merged = job.model.parameters * job.precision.compute_bytes / GIB
         yield f"Merged into the base, the adapters add nothing to serve: {merged:.1f} GiB of weights."
     if job.gradient_compression != "none":

@@ -16,7 +16,7 @@ from plimsoll.planners.ground.terms import ATTENTION_KINDS, KERNEL_KINDS, METHOD
 from plimsoll.planners.jobs.adapters import check_targets
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.jobs.recompute_modules import check_modules
-from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from plimsoll.planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
@@ -92,7 +92,10 @@ def plan_without_advice(
         verdict=verdict,
         summary=derived.part(
             "summary",
-            lambda: summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework, stacks),
+            lambda: (
+                summary(question, plan, verdict)
+                + unmeasured_note(question, plan.layout.framework, stacks, measured_on_host=found.measured_on_host)
+            ),
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
@@ -104,7 +107,7 @@ def plan_without_advice(
         ),
         advice=(),
         assumptions=(
-            *stack_notes(question, stacks),
+            *stack_notes(question, stacks, measured_on_host=found.measured_on_host),
             *(sentence for note in NOTES for sentence in derived.several("assumptions", note(told))),
         ),
         stacks=stacks,

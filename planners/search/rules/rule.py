@@ -14,8 +14,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates
-from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, layout_of
 from plimsoll.planners.plans import Layout
 from plimsoll.planners.search.rules.fields import request_pointer
 

@@ -24,7 +24,7 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     if level not in LEVELS:
         raise InvalidQuestion(f"Level {level!r} is none of {', '.join(LEVELS)}.", pointer="/level")
     if level == "count":
-        from plimsoll.service.worker.proofs.count import count_weights
+        from plimsoll.service.worker.proofs.count.task import count_weights
 
         return count_weights(request, report)
     if kind == "infer":

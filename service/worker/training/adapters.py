@@ -1,7 +1,7 @@
 """Low-rank adapters beside frozen matrices, with the tensors that peft's layers make and keep.
 
-Source: Hu et al. 2021, arXiv:2106.09685; peft 0.19, tuners/lora/layer.py,
-`Linear.forward`. Dropout is off, as peft's default has it.
+Source: Hu et al. 2021, arXiv:2106.09685; peft 0.21, tuners/lora/layer.py,
+`Linear.forward`, and tuners/lora/bnb.py, `Linear4bit.forward`. Dropout is off, as peft's default has it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ class AdaptedLinear(nn.Module):
         self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=dtype)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the sum of both ways, in the base's format; the input is cast to the adapter's."""
+        """Return the sum of both ways, in the base's format.
+
+        The input is cast to the adapter's, but beside four bits under autocast, which casts it as it needs.
+        """
         result: torch.Tensor = self.base_layer(hidden)
         base_dtype = result.dtype
-        hidden = hidden.to(self.lora_A.weight.dtype)
+        if not (isinstance(self.base_layer, FourBitLinear) and torch.is_autocast_enabled(hidden.device.type)):
+            hidden = hidden.to(self.lora_A.weight.dtype)
         result = result + self.lora_B(self.lora_A(hidden)) * SCALING
         return result.to(base_dtype)
 

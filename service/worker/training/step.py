@@ -75,8 +75,13 @@ def record_steps(
     tracker: StorageTracker,
     batch: dict[str, torch.Tensor],
     report: Report,
+    *,
+    stops_when_steady: bool = True,
 ) -> None:
-    """Run steps, recording what they do to memory, until one leaves it as it found it."""
+    """Run steps, recording what they do to memory, until one leaves it as it found it.
+
+    Ranks that wait for each other run all of them: one may find its memory steady a step before another does.
+    """
     _label_what_stands(rank, tracker, batch)
     attached = contextlib.nullcontext() if rank.engine is None else rank.engine.attach(tracker.making)
     with tracker.watching(), _labelling_gradients(rank, tracker), attached:
@@ -84,7 +89,7 @@ def record_steps(
             report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
             found = tracker.live_bytes()
             run_step(step, job, stack, stage, rank, tracker, batch)
-            if step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
+            if stops_when_steady and step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
                 break
 
 

@@ -3,7 +3,13 @@ import pytest
 from plimsoll.planners.architecture import Split
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.jobs.adapters import adapter_weights, check_targets, matrix_features, module_name
+from plimsoll.planners.jobs.adapters import (
+    adapter_weights,
+    adapters_by_input,
+    check_targets,
+    matrix_features,
+    module_name,
+)
 from plimsoll.planners.questions import Lora
 from tests.planners.factories import gpt, llama
 
@@ -27,6 +33,19 @@ def test_the_factor_that_faces_the_split_is_split():
     row = adapter_weights(llama().layers[0].weights, Lora(target_modules=("down_proj",)))
     assert [weight.split for weight in column] == [Split.REPLICATED, Split.COLUMN]
     assert [weight.split for weight in row] == [Split.ROW, Split.REPLICATED]
+
+
+def _read(layer, *names: str) -> dict[str, int]:
+    return adapters_by_input(layer, adapter_weights(layer.weights, Lora(target_modules=names)))
+
+
+def test_each_tensor_has_as_many_readers_as_adapters():
+    assert _read(llama().layers[0], "q_proj", "v_proj", "o_proj") == {"attention_input": 2, "attention_context": 1}
+
+
+def test_one_matrix_of_queries_keys_and_values_has_one_adapter():
+    layer = describe_config(PHI_3, name="tiny").layers[0]
+    assert _read(layer, "qkv_proj", "gate_up_proj") == {"attention_input": 1, "feed_forward_input": 1}
 
 
 def test_conv1d_matrices_are_read_the_right_way_round():

@@ -262,6 +262,20 @@ def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
     assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
 
 
+def test_under_autocast_every_adapter_keeps_a_cast_of_its_own():
+    kernels = load_profile("accelerate").kernels
+    shared, cast = (
+        saved_bytes(
+            llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED, adapter_casts=casts
+        )
+        for casts in ({}, {"attention_input": 3, "attention_context": 1})
+    )
+    # Queries, keys and values keep three tensors in place of the one that they shared, the output's matrix one beside
+    # the context that attention keeps.
+    assert cast.sequence_bytes - shared.sequence_bytes == 2 * 2 * H
+    assert cast.tensor_bytes - shared.tensor_bytes == 2 * H
+
+
 def test_the_names_by_which_a_mixture_is_looked_at_are_those_of_its_description():
     # A name that no description has would be looked for in vain, and its bytes left out in silence.
     layer = describe_config(QWEN_MOE, name="tiny").layers[0]

@@ -2,7 +2,9 @@
 
 import pytest
 
-from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.memory.frozen import base_width, frozen_note, stacked_experts_note
 from plimsoll.planners.questions import Lora
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import job, memory
@@ -48,3 +50,46 @@ def test_the_width_is_said_with_its_reason():
     assert "Lightning" in assumed
     asked = frozen_note(job("litgpt", method="lora", lora=Lora(base_dtype="bf16")))
     assert asked == "The frozen base is held in bf16, as asked."
+
+
+MIXTRAL = {
+    "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 0, "moe_layer_freq": 1,
+}  # fmt: skip
+
+
+def _packed(framework, config):
+    """Return the parts of a layer whose matrices are packed in four bits."""
+    model = describe_config(config, name="tiny")
+    adapted = job(framework, model=model, method="qlora", lora=Lora(target_modules=QUERIES), sequence_length=32)
+    width = base_width(adapted)
+    return {weight.part for part in adapted.layers for weight in part.frozen if width.quantizes(weight)}
+
+
+def test_experts_that_transformers_stacks_stay_in_16_bits():
+    assert _packed("accelerate", MIXTRAL) == {Part.ATTENTION}
+
+
+def test_experts_that_are_linear_layers_are_packed():
+    # LitGPT has modules of its own, and DeepSeek's first mixture has its code beside its weights.
+    assert _packed("litgpt", MIXTRAL) == {Part.ATTENTION, Part.EXPERT}
+    assert Part.EXPERT in _packed("accelerate", DEEPSEEK)
+
+
+def _said_of_experts(framework, method, names):
+    model = describe_config(MIXTRAL, name="tiny")
+    lora = Lora(target_modules=names)
+    return stacked_experts_note(job(framework, model=model, method=method, lora=lora, sequence_length=32))
+
+
+def test_it_is_said_that_experts_stay_in_16_bits_and_what_of_their_adapters_is_not_counted():
+    assert "Experts stay in 16 bits" in _said_of_experts("accelerate", "qlora", QUERIES)
+    assert "target_parameters" not in _said_of_experts("accelerate", "qlora", QUERIES)
+    assert "target_parameters" in _said_of_experts("accelerate", "lora", ("w1",))
+    assert _said_of_experts("accelerate", "lora", QUERIES) is None
+    assert _said_of_experts("litgpt", "qlora", ("w1",)) is None

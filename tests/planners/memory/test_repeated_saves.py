@@ -41,3 +41,12 @@ def test_beside_adapters_the_feed_forward_s_input_is_sent_again(block):
     names = frozenset(op.name for op in block.operations if op.kind is OperationKind.MATMUL)
     alone, adapted = (repeated_saves(block, kernels, element_bytes=2, learning=learning) for learning in (None, names))
     assert alone.once_bytes - adapted.once_bytes == HIDDEN * 2
+
+
+def test_casts_of_adapters_come_once_each(block):
+    kernels = load_profile("accelerate").kernels
+    names = frozenset(op.name for op in block.operations if op.kind is OperationKind.MATMUL)
+    casts = {"attention_input": 3, "attention_context": 1}
+    again = repeated_saves(block, kernels, element_bytes=2, learning=names, adapter_casts=casts)
+    # Both norms' inputs are left, in fp32, for the square and for the product.
+    assert again.once_bytes == again.again_bytes == HIDDEN * 2 * 4

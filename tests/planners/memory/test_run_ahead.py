@@ -9,7 +9,7 @@ from tests.planners.factories import llama
 from tests.planners.training_cases import job, memory, one_layout
 
 # 64 tokens of 32 features and 4 bytes are 8192 bytes a layer; two ranks gather half, four three quarters.
-MODEL = llama(hidden_size=32, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=32, vocab_size=128)
+MODEL = llama(hidden_size=32, num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=16, vocab_size=128)
 HALF, THREE_QUARTERS = 4096, 6144
 
 

@@ -16,8 +16,8 @@ from plimsoll.planners.timing.experts import (
     expert_token_bytes,
     tensor_traffic_multiple,
 )
+from plimsoll.planners.timing.rank_parameters import stage_parameters
 from plimsoll.planners.timing.step import step_seconds
-from plimsoll.planners.timing.traffic import stage_parameters
 from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout

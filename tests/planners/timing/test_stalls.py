@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.layouts.chosen import layout_of
+from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.timing.efficiency import StalledRuns, load_efficiency
 from plimsoll.planners.timing.stalls import risks
 from tests.planners.factories import hardware

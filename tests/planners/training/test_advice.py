@@ -320,3 +320,21 @@ def test_states_on_nvme_are_not_said_to_lie_on_the_host():
     offered = [advice for advice in plan_training(asked).advice if "deepspeed" in advice.reason]
     assert offered
     assert all(advice.reason.endswith("optimizer states and parameters on NVMe.") for advice in offered)
+
+
+def test_a_job_that_fits_on_fewer_gpus_alone_is_advised_those_too():
+    # 512 GPUs have no divisor of 126 layers but 2; 288 and 576 have 9 and 18.
+    model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
+    asked = question(model=model, framework="megatron", gpus=512, global_batch_size=2048)
+    offers = [offer for offer in plan_training(asked).advice if "hardware.gpus" in offer.change]
+    fewer, more = offers
+    assert fewer.change["hardware.gpus"] < 512 < more.change["hardware.gpus"]
+    assert fewer.reason.startswith("The job fits on fewer GPUs: this is the smallest number tried from 256 on.")
+    assert more.reason.startswith("The next larger number of GPUs tried on which the job fits.")
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_within_a_node_fewer_gpus_are_not_looked_for(gpus):
+    model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
+    answer = plan_training(question(model=model, framework="megatron", gpus=gpus))
+    assert not any("fewer GPUs" in offer.reason for offer in answer.advice)

@@ -330,3 +330,25 @@ def test_a_cost_without_a_price_is_said_to_be_gpu_time(price: float | None, is_t
     asked = question(objective="cost")
     asked = replace(asked, hardware=replace(asked.hardware, usd_per_gpu_hour=price))
     assert any("usd_per_gpu_hour" in note for note in plan_training(asked).assumptions) is is_told
+
+
+@pytest.mark.parametrize(
+    ("heads", "attention", "padded"),
+    [(4, "flash", False), (5, "flash", True), (5, "eager", False)],
+)
+def test_heads_that_flash_kernels_pad_are_named(heads: int, attention: str, padded: bool):
+    # 500 / 5 = 100 features a head, 480 / 4 = 120 = 15 x 8.
+    size = {4: 480, 5: 500}[heads]
+    config = {
+        "model_type": "llama", "vocab_size": 128, "hidden_size": size, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "max_position_embeddings": 512,
+    }  # fmt: skip
+    asked = question(model=describe_config(config, name="small"), sequence_length=256, attention=attention)
+    said = [sentence for sentence in plan_training(asked).assumptions if "pad heads of 100" in sentence]
+    assert bool(said) is padded
+
+
+def test_nothing_is_said_of_the_attention_of_a_model_without():
+    model = describe_config(catalogue().model("state-spaces/mamba-2.8b-hf").config, name="mamba")
+    assert not any("Attention runs" in said for said in plan_training(question(model=model)).assumptions)

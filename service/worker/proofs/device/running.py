@@ -50,7 +50,8 @@ def run_rank(
             with torch.device(device.type):
                 batch = _random_batch(job)
                 meter.start()
-                record_steps(job, stack, stage, built, record.tracker, batch, report)
+                is_alone = job.world_size == 1
+                record_steps(job, stack, stage, built, record.tracker, batch, report, stops_when_steady=is_alone)
                 record.phases = _timed(device, lambda watcher: run_step(0, job, stack, stage, built, watcher, batch))
         except Exception as error:
             if not is_out_of_memory(error):
@@ -118,10 +119,14 @@ def held_bytes(ledger: Ledger) -> dict[str, int]:
 
 
 def kept_bytes(ledger: Ledger) -> int:
-    """Return the bytes of activations that the last forward pass left for its backward pass."""
-    forwards = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == FORWARD]
-    if not forwards:
-        return 0
-    _, end = forwards[-1]
-    left = ledger.peak(end, end).live  # an empty range peaks at its start
+    """Return the bytes of activations that a step's last forward pass leaves for its backward pass.
+
+    It is the least of all steps: a buffer that another rank is still being sent may outlive one of them by chance.
+    """
+    last_of_step = {mark.step: end for mark, _, end in ledger.phase_ranges() if mark.phase == FORWARD}
+    return min((_activation_bytes(ledger, end) for end in last_of_step.values()), default=0)
+
+
+def _activation_bytes(ledger: Ledger, event: int) -> int:
+    left = ledger.peak(event, event).live  # an empty range peaks at its start
     return sum(piece.requested_bytes for piece in left if piece.kind is Kind.FORWARD_ACTIVATION)

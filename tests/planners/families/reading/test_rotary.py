@@ -9,6 +9,7 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.families.reading.rotary import interpolated_tables, rotary_fraction
+from plimsoll.planners.ground.errors import InvalidModelConfig
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,34 @@ def test_only_gemma_3_interpolates(model_type: str, is_told: bool):
 def test_a_description_says_so(name: str, fraction: float, tables: int):
     spec = describe_config(catalogue().model(name).config, name=name)
     assert (spec.rotary_fraction, spec.interpolated_tables) == (fraction, tables)
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4097, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 17, "vocab_size": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "241 is an odd number"),
+        ({"head_dim": 242}, None),
+        ({"head_dim": 1}, "1 is an odd number"),
+        # Of 45 features in 90 transformers turns 46.
+        ({"head_dim": 90, "model_type": "glm", "num_key_value_heads": 17, "partial_rotary_factor": 0.5}, None),
+    ],
+)
+def test_features_turn_in_pairs(changes: dict[str, Any], words: str | None):
+    config = {**LLAMA, **changes}
+    if words is None:
+        describe_config(config, name="small")
+        return
+    with pytest.raises(InvalidModelConfig, match=words) as raised:
+        describe_config(config, name="small")
+    assert raised.value.pointer == "/model/config/head_dim"
+
+
+def test_positions_that_are_learned_leave_an_odd_head():
+    gpt2 = {"model_type": "gpt2", "vocab_size": 128, "n_embd": 51, "n_layer": 2, "n_head": 3, "n_positions": 64}
+    assert describe_config(gpt2, name="small").num_layers == 2

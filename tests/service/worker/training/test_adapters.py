@@ -81,6 +81,23 @@ def test_a_fused_loss_makes_no_gradient_of_a_frozen_head():
     assert all(piece.requested_bytes != 2 * 4001 * 64 for piece in made)
 
 
+def _activations(**changes):
+    # With 4,001 words the peak is the loss, when all layers still have what they saved.
+    ledger = traced(lora=LORA, config=config(vocab_size=4001), **changes)
+    return ledger.peak().bytes_by_item()["activations"]
+
+
+def test_under_autocast_each_adapter_saves_a_cast_of_its_own():
+    # Queries and values save one more tensor of 64 tokens of 64 features, in each of two layers.
+    whole, sharded = (_activations(method="lora", **ways) for ways in ({"framework": "ddp", "zero_stage": 0}, {}))
+    assert whole - sharded == 2 * 64 * 64 * 2
+
+
+def test_beside_four_bits_adapters_share_their_input_under_autocast_too():
+    whole, sharded = (_activations(method="qlora", **ways) for ways in ({"framework": "ddp", "zero_stage": 0}, {}))
+    assert whole == sharded
+
+
 TEXTBOOK = {"framework": "reference", "zero_stage": 0, "method": "lora", "lora": Lora(rank=4), "data_parallel": 2}
 
 

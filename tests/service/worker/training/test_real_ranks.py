@@ -16,9 +16,8 @@ from plimsoll.service.worker.proofs.device.running import held_bytes, kept_bytes
 from tests.service.worker.cases import LLAMA, job, traced
 
 RANKS = 4
-# All cases together take half a minute; what takes so long is stuck. Meeting through a file was seen to be, where
-# threads by the hundred wanted two processors: such a group is ended, and a second one is asked.
-PATIENCE_SECONDS = 300
+# All cases together take half a minute; what takes so long is stuck: such a group is ended, and a second one is asked.
+PATIENCE_SECONDS = 180
 FP32_BYTES = 4
 # AdamW keeps two moments an element, and one fp32 step counter a tensor.
 MOMENTS, STEP_COUNTER_BYTES = 2, 4

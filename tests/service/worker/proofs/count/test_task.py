@@ -3,9 +3,9 @@
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidModelConfig
-from plimsoll.service.worker.proofs.count import weight_differences
 from plimsoll.service.worker.proofs.task import run
-from tests.service.worker.cases import config, request
+from tests.planners.families.small_mixtures import MIXTURE_VARIANTS
+from tests.service.worker.cases import LATENT, config, request
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 101, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
 
@@ -39,15 +39,21 @@ def test_llama_3_8b_has_8_030_261_248_parameters():
     assert result["predicted"]["peak_bytes"] == result["measured"]["peak_bytes"] == 16_060_522_496
 
 
-def test_differences_name_the_tensor_and_both_shapes():
-    differences = weight_differences({"a": (2, 3), "b": (4,)}, {"a": (3, 2), "c": (5,)})
-    assert differences == [
-        {"name": "a", "planned_shape": [2, 3], "built_shape": [3, 2]},
-        {"name": "b", "planned_shape": [4], "built_shape": None},
-        {"name": "c", "planned_shape": None, "built_shape": [5]},
-    ]
-
-
 def test_a_config_that_transformers_cannot_build_is_refused():
     with pytest.raises(InvalidModelConfig, match="cannot build"):
         run(request("count", model=config(hidden_act="no such function")), lambda *_progress: None)
+
+
+def test_what_loading_converts_is_no_difference_and_is_said():
+    mixtral = {**MIXTURE_VARIANTS["mixtral"][0], "model_type": "mixtral"}
+    result = run(request("count", model=mixtral), lambda *_progress: None)
+    assert (result["verdict"], result["differences_total"]) == ("confirmed", 0)
+    # 3 layers of 4 experts of 3 matrices, and 3 routers, whose block transformers calls `mlp`.
+    assert any(note.startswith("39 of the checkpoint's tensors have other names") for note in result["notes"])
+
+
+def test_the_buffers_of_a_checkpoint_are_on_both_sides():
+    result = run(request("count", model=LATENT), lambda *_progress: None)
+    assert (result["verdict"], result["relative_error"]) == ("confirmed", 0.0)
+    # Two layers of 4 routed experts, each with a balancing bias.
+    assert "Buffers that the checkpoint holds are counted: 8 elements." in result["notes"]
