@@ -30,6 +30,9 @@ REMEMBERS_PROCESSES = ("deepspeed.comm.comm", "deepspeed.utils.groups")
 class ScalarsOfFakeTensors(TorchDispatchMode):
     """Answers `.item()` on a tensor that has no values: nothing overflowed, and every norm is finite."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             dtype = args[0].dtype
