@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.memory import nvme
+from plimsoll.planners.plans import Layout
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 
@@ -26,6 +27,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sgd": ("SGD", {"momentum": 0.0}),
     "sgd-momentum": ("SGD", {"momentum": 0.9}),
 }
+TESTED_UNDER_ZERO = frozenset({"adamw", "lion", "muon"})  # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS
 CPU_OPTIMIZERS = frozenset({"adamw", "lion"})  # ops/adam/cpu_adam.py, ops/lion/cpu_lion.py
 DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.grad_accum_dtype
 # loss_scale 0 asks for a dynamic one, from 2^16, doubled after 1,000 good steps: precision_config.py's own defaults.
@@ -67,12 +69,12 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "train_batch_size": question.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "zero_optimization": _zero_optimization(launch),
+        "zero_optimization": _zero_optimization(launch.layout),
         **_precision(question.precision),
         "autotuning": {"enabled": False},
     }
     if makes_optimizer:
-        config["optimizer"] = _optimizer(question.optimizer)
+        config |= optimizer_section(question.optimizer)
     if layout.recompute == "full":
         # What deepspeed.checkpointing does once the model calls it; whether it does is the model's to say.
         config["activation_checkpointing"] = {
@@ -85,9 +87,11 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
     return config
 
 
-def _optimizer(name: str) -> dict[str, Any]:
+def optimizer_section(name: str) -> dict[str, Any]:
+    """Return the part of the config that names the optimizer; torch's own are not run under ZeRO unless allowed."""
     kind, parameters = OPTIMIZERS[name]
-    return {"type": kind, "params": {"lr": LEARNING_RATE, **parameters}}
+    section: dict[str, Any] = {"optimizer": {"type": kind, "params": {"lr": LEARNING_RATE, **parameters}}}
+    return section | ({} if name in TESTED_UNDER_ZERO else {"zero_allow_untested_optimizer": True})
 
 
 def _precision(precision: str) -> dict[str, Any]:
@@ -96,20 +100,25 @@ def _precision(precision: str) -> dict[str, Any]:
     return {"bf16": {"enabled": precision == "bf16-mixed"}}
 
 
-def _zero_optimization(launch: TrainingLaunch) -> dict[str, Any]:
-    layout = launch.layout
-    zero = load_profile(layout.framework).zero
-    section: dict[str, Any] = {"stage": layout.zero_stage, "contiguous_gradients": True}
+def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
+    """Return the part of the config that is about ZeRO, without offload; sizes of buckets are elements."""
+    zero = load_profile(framework).zero
+    section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
     if zero is not None:
         section |= {
             "reduce_bucket_size": zero.reduce_bucket_elements,
             "allgather_bucket_size": zero.reduce_bucket_elements,
         }
-    if zero is not None and layout.zero_stage == 3:
+    if zero is not None and zero_stage == 3:
         section |= {
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
+    return section
+
+
+def _zero_optimization(layout: Layout) -> dict[str, Any]:
+    section = zero_section(layout.framework, layout.zero_stage)
     if layout.offload != "none":
         section["offload_optimizer"] = {
             "device": layout.offload_target,

@@ -64,7 +64,7 @@ class Stack:
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
-    `has_own_engine`: parameters, gradients and optimizer are its own engine's, at every ZeRO stage.
+    `own_engine` is the installed package whose engine has parameters, gradients and optimizer, at every ZeRO stage.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
     not imported, for torch comes with it. `rules` are those that its jobs break
@@ -92,7 +92,12 @@ class Stack:
     splits_latents: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
-    has_own_engine: bool = False
+    own_engine: str = ""
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
     own_code: str = ""
+
+    @property
+    def has_own_engine(self) -> bool:
+        """Return whether a trace runs the stack's own engine."""
+        return bool(self.own_engine)

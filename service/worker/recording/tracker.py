@@ -27,6 +27,8 @@ ADD = torch.ops.aten.add.Tensor
 # Tensors that hold others: torch's of several ranks, and torchao's in fp8 with their scales.
 WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
 ASK_DEVICE = torch.ops.prim.device.default
+# Of tensors that are a shape and no memory.
+META = "meta"
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -88,8 +90,10 @@ class StorageTracker(TorchDispatchMode):
 
     def label(self, tensor: torch.Tensor, kind: Kind, origin: str | None = None) -> None:
         """Say what a tensor's storage is for, recording it if it is new."""
-        tensor = local_tensor(tensor)
-        storage = tensor.untyped_storage()
+        self.label_storage(local_tensor(tensor).untyped_storage(), kind, origin)
+
+    def label_storage(self, storage: torch.UntypedStorage, kind: Kind, origin: str | None = None) -> None:
+        """Say what a storage is for, recording it if it is new."""
         entry = self._live.get(storage._cdata)
         if entry is None:
             self._record(storage, kind, origin or kind.value)
@@ -97,6 +101,11 @@ class StorageTracker(TorchDispatchMode):
         entry[0].kind = kind
         if origin is not None:
             entry[0].origin = origin
+
+    def kind_of(self, tensor: torch.Tensor) -> Kind | None:
+        """Return what a tensor's storage is for; None where it was not recorded."""
+        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
+        return None if entry is None else entry[0].kind
 
     def label_all(self, named: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
         """Say what each of several named tensors is for."""
@@ -121,7 +130,7 @@ class StorageTracker(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
         tensor = local_tensor(tensor)
-        if isinstance(tensor, FakeTensor) is (self._fake_mode is None):
+        if isinstance(tensor, FakeTensor) is (self._fake_mode is None) or tensor.device.type == META:
             return
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)
@@ -154,8 +163,7 @@ class StorageTracker(TorchDispatchMode):
         self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 
     def _is_parameter(self, tensor: torch.Tensor) -> bool:
-        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
-        return self._kind is None and entry is not None and entry[0].kind is Kind.PARAMETER
+        return self._kind is None and self.kind_of(tensor) is Kind.PARAMETER
 
     def _kind_of(self, tensor: torch.Tensor) -> Kind:
         if self._kind is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -25,17 +25,12 @@ class Engine(Optimizer, Protocol):
     def attach(self, making: Making) -> AbstractContextManager[None]:
         """Return the context in which its hooks stand on parameters and modules."""
 
-    def begin_micro_batch(self, *, is_last: bool) -> None:
-        """Take note that a micro-batch begins, the step's last or not."""
+    @property
+    def model(self) -> Any:
+        """Return what is called for a forward pass."""
 
-    def end_backward(self) -> None:
-        """Reduce what waits, once a backward pass is over."""
+    def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
+        """Differentiate the loss of a micro-batch, the step's last or not."""
 
-    def named_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield what is stored of the parameters beside themselves."""
-
-    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the buffers that stand from the first step's beginning."""
-
-    def named_gradients(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the gradients' own buffers that stand from the first step's beginning."""
+    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+        """Yield the storages that the engine has made before the first step, and what each is for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,16 @@ def _no_gradients(_chunks: Iterable[Any]) -> list[torch.Tensor]:
     return []
 
 
-def _torch_optimizer(_job: TraceJob, _stack: Stack, _model: Any) -> None:
+def _torch_optimizer(_job: TraceJob, _model: Any) -> None:
     """Return no engine."""
+
+
+def _first_rank(_job: TraceJob) -> int:
+    return 0
+
+
+def _as_it_is(_job: TraceJob) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +47,17 @@ class OwnCode:
     `place_experts` leaves a mixture this rank's experts and sends tokens over the mesh of experts. `cast_products`
     puts products in fp8 in place of the model's, `fuse_layers` kernels of the stack's own in place of its layers'
     operations, for which `dummy_gradients` are what autograd is handed where they add up gradients themselves.
-    `engine` returns the optimizer that takes part in the passes, None where there is no such.
+    `engine` returns the optimizer that takes part in the passes, None where there is no such; it is made, and runs, in
+    the context `running`. `rank` says which rank of a stage needs the most memory.
     """
 
     place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
     cast_products: Callable[[Any, TraceJob], None] = _leave_alone
     fuse_layers: Callable[[Any, TraceJob], None] = _leave_alone
     dummy_gradients: Callable[[Iterable[Any]], list[torch.Tensor]] = _no_gradients
-    engine: Callable[[TraceJob, Stack, Any], Engine | None] = _torch_optimizer
+    engine: Callable[[TraceJob, Any], Engine | None] = _torch_optimizer
+    running: Callable[[TraceJob], AbstractContextManager[object]] = _as_it_is
+    rank: Callable[[TraceJob], int] = _first_rank
 
 
 def own_code_of(stack: Stack) -> OwnCode:

@@ -128,7 +128,7 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
 def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
     """Return a rank's part of the model with all that a step needs besides."""
     own = own_code_of(stack)
-    engine = own.engine(job, stack, model)
+    engine = own.engine(job, model)
     rank = Rank(
         model=model,
         optimizer=engine or _optimizer(job, stack, model),

@@ -24,6 +24,7 @@ from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
+from plimsoll.service.worker.training.own_code import own_code_of
 from plimsoll.service.worker.training.parallel.pipeline import StageSchedule
 from plimsoll.service.worker.training.precision import computing
 from plimsoll.service.worker.training.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
@@ -55,7 +56,8 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
     stage = stage or job.deciding_stages[0]
     ledger = Ledger()
     gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
-    with traceable_torch() as clock, process_group_of(job.world_size):
+    own = own_code_of(stack)
+    with traceable_torch() as clock, process_group_of(job.world_size, rank=own.rank(job)), own.running(job):
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")
@@ -116,9 +118,8 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     with on_host(rank.states_on_host):
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     if rank.engine is not None:
-        tracker.label_all(rank.engine.named_parts(), Kind.PARAMETER)
-        tracker.label_all(rank.engine.named_gradients(), Kind.GRADIENT)
-        tracker.label_all(rank.engine.named_buffers(), Kind.COMMUNICATION)
+        for name, storage, kind in rank.engine.standing():
+            tracker.label_storage(storage, kind, name)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
@@ -131,10 +132,10 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
 
 @contextlib.contextmanager
 def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
-    """Call a gradient a gradient as soon as it is whole."""
+    """Call a gradient a gradient as soon as it is whole, unless it lies in a buffer that is sent."""
 
     def label(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:
+        if parameter.grad is not None and tracker.kind_of(parameter.grad) is not Kind.COMMUNICATION:
             tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
 
     handles = [
@@ -179,16 +180,16 @@ def _run_micro_batches(
 ) -> None:
     micro_batches = min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)
     for number in range(micro_batches):
-        if rank.engine is not None:
-            rank.engine.begin_micro_batch(is_last=number == micro_batches - 1)
         watcher.begin_phase(step, FORWARD)
         with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
-            loss = _output_and_loss(job, stack, rank.model, rank, batch)[1]
+            model = rank.model if rank.engine is None else rank.engine.model
+            loss = _output_and_loss(job, stack, model, rank, batch)[1]
         watcher.begin_phase(step, BACKWARD)
-        loss.backward()
+        if rank.engine is None:
+            loss.backward()
+        else:
+            rank.engine.backward(loss, is_last=number == micro_batches - 1)
         del loss
-        if rank.engine is not None:
-            rank.engine.end_backward()
 
 
 def _stage_output(

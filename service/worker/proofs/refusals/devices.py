@@ -9,7 +9,7 @@ from plimsoll.service.worker.jobs.rule import Rule
 ENGINE_RUNS = Rule(
     broken=lambda asked: asked.stack.has_own_engine,
     pointer="/layout/framework",
-    words=lambda asked: f"{asked.stack.program}'s engine is stood in for in a trace, and not run on a device yet.",
+    words=lambda asked: f"{asked.stack.program}'s engine runs in a trace, and not on a device yet.",
 )
 WEIGHTS_HAVE_VALUES = Rule(
     broken=lambda asked: asked.job.method == "qlora",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from plimsoll.service.worker.jobs.job import FP8_MIXED, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
@@ -114,9 +115,10 @@ def traced_with(job: TraceJob, stack: Stack) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
-    version = torch.__version__.partition("+")[0]
+    torch_version = torch.__version__.partition("+")[0]
     sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
     if stack.has_own_engine:
-        sharding = f"and a stand-in for {stack.program}'s ZeRO stage {job.zero_stage}"
+        engine = f"{stack.program} {version(stack.own_engine)}"
+        sharding = f"and {engine}'s own engine, ZeRO stage {job.zero_stage}"
     tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
-    return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"
+    return f"transformers {transformers.__version__} {model_class} under torch {torch_version} {sharding}{tensor}"

@@ -1,4 +1,4 @@
-"""DeepSpeed: ZeRO by an engine of its own, over transformers' model."""
+"""DeepSpeed: ZeRO by an engine of its own, over transformers' model. A trace runs that engine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STACK = Stack(
     loss_in_model=True,
     trains_adapters=True,
     replication=Replication.MASTER_WEIGHTS,
-    has_own_engine=True,
+    own_engine="deepspeed",
     notes=Notes(
         engine=(
-            "DeepSpeed's engine is stood in for after its source (0.19.8): flat buffers, buckets, gathers and copies "
-            "are operations, of the last rank at stages 1 and 2, with the sizes that the plan's launch file names."
+            "DeepSpeed's own engine ran, with the sizes that the plan's launch file names: as the last rank at stages "
+            "1 and 2, and without its optimizers' fused kernels, which only a GPU has and which allocate nothing."
         )
     ),
     rules={Subject.SHARDING: RULES_OF_THE_ENGINE},

@@ -107,6 +107,17 @@ def test_optimizers_go_by_names_that_deepspeed_or_torch_knows(optimizer: str, mo
     assert found.optimizer_name in DEEPSPEED_OPTIMIZERS or hasattr(torch.optim, found.optimizer_name)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "sgd", "sgd-momentum"])
+def test_an_optimizer_that_deepspeed_has_not_tested_under_zero_is_allowed(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch
+):
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+    found = parsed(launch("deepspeed", data_parallel=8, asked={"optimizer": optimizer}), monkeypatch)
+    tested = {kind.__name__.removeprefix("Fused") for kind in ZERO_SUPPORTED_OPTIMIZERS}
+    assert found.zero_allow_untested_optimizer is not (found.optimizer_name.removesuffix("w").title() in tested)
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

@@ -43,13 +43,13 @@ def test_a_run_on_a_device_leaves_out_what_holds_of_traces_alone():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"framework": "deepspeed"}, "DeepSpeed's engine is stood in for"),
+        ({"framework": "deepspeed"}, "DeepSpeed's own engine ran"),
         (MEGATRON, "what Megatron-Core's do"),
         ({**MEGATRON, "config": MIXTRAL}, "after Megatron-Core's code"),
         ({"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}, "as torchtitan does it"),
     ],
 )
-def test_a_stack_says_what_stands_in_for_its_own_code(changes, said):
+def test_a_stack_says_whose_code_ran_as_its_own(changes, said):
     assert sum(said in note for note in notes(**changes)) == 1
 
 

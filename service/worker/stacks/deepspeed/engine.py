@@ -1,0 +1,179 @@
+"""DeepSpeed's own engine over a rank's model: its parameters, gradients and optimizer, and what runs between them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from plimsoll.service.stacks.deepspeed.launch import optimizer_section, zero_section
+from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.recording.tracker import META
+from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
+from plimsoll.service.worker.training.engine import Making
+
+OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
+# After the second micro-batch of a step nothing is new.
+MOST_MICRO_BATCHES = 2
+# What the methods of DeepSpeed's classes allocate; classes by their module in deepspeed.runtime.
+ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
+    "engine.DeepSpeedEngine": {"allreduce_gradients": Kind.COMMUNICATION},
+    "zero.stage_1_and_2.DeepSpeedZeroOptimizer": {
+        "setup_buckets": Kind.COMMUNICATION,
+        "average_tensor": Kind.COMMUNICATION,
+        "copy_grads_in_partition": Kind.GRADIENT,
+    },
+    "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
+        "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads": Kind.COMMUNICATION,
+        "_post_step": Kind.GATHERED_PARAMETER,
+    },
+    "zero.partitioned_param_coordinator.PartitionedParameterCoordinator": {
+        "fetch_sub_module": Kind.GATHERED_PARAMETER,
+    },
+}
+# What attributes of its optimizers are for.
+STANDING: Mapping[str, Kind] = {
+    "bit16_groups_flat": Kind.PARAMETER,
+    "fp16_groups_flat": Kind.PARAMETER,
+    "fp16_partitioned_groups_flat": Kind.PARAMETER,
+    "fp32_groups_flat": Kind.OPTIMIZER_STATE,
+    "single_partition_of_fp32_groups": Kind.OPTIMIZER_STATE,
+    "fp32_partitioned_groups_flat": Kind.OPTIMIZER_STATE,
+    "grad_partitions_flat_buffer": Kind.GRADIENT,
+}
+
+
+def heaviest_rank(job: TraceJob) -> int:
+    """Return the rank that needs the most memory.
+
+    At stages 1 and 2 that is the last: a rank keeps whole gradients of what its part touches, and those of the last
+    layers come when all that the forward pass saved is still there.
+    """
+    return job.world_size - 1 if job.zero_stage in (OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED) else 0
+
+
+def engine_config(job: TraceJob) -> dict[str, Any]:
+    """Return DeepSpeed's config of a job, with the sizes that its launch file names."""
+    return {
+        "train_micro_batch_size_per_gpu": job.micro_batch_size,
+        "gradient_accumulation_steps": min(job.accumulation_steps, MOST_MICRO_BATCHES),
+        "zero_optimization": zero_section(job.framework, job.zero_stage),
+        **optimizer_section(job.optimizer),
+        "fp16" if job.precision == "fp16-mixed" else "bf16": {"enabled": True},
+    }
+
+
+class DeepSpeedEngine:
+    """The engine on fake tensors in a fake process group; it is made and run within `runnable_deepspeed`."""
+
+    def __init__(self, job: TraceJob, model: Any) -> None:
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._made = _MadeStorages()
+        with _in_place(model), ScalarsOfFakeTensors(), self._made:
+            self._engine, self._optimizer, *_ = load_deepspeed().initialize(
+                model=model, model_parameters=learning, config=engine_config(job)
+            )
+
+    @property
+    def model(self) -> Any:
+        """Return what is called for a forward pass."""
+        return self._engine
+
+    @contextlib.contextmanager
+    def attach(self, making: Making) -> Iterator[None]:
+        """Name what DeepSpeed's methods allocate within the block."""
+        with contextlib.ExitStack() as stack:
+            for place, methods in ALLOCATED.items():
+                module, _, name = place.rpartition(".")
+                owner = getattr(importlib.import_module(f"deepspeed.runtime.{module}"), name)
+                for method, kind in methods.items():
+                    stack.enter_context(replaced(owner, method, _making(kind, making, owner.__dict__[method])))
+            stack.enter_context(ScalarsOfFakeTensors())
+            yield
+
+    def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
+        """Differentiate a micro-batch's loss; after the step's last the update is still to come."""
+        self._engine.backward(loss)
+        if not is_last:
+            self._engine.step()
+
+    def step(self) -> None:
+        """Update the parameters."""
+        self._engine.step()
+
+    def zero_grad(self) -> None:
+        """Do nothing: the update has dropped the gradients."""
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the fp32 copies and the optimizer's states."""
+        for attribute, kind in STANDING.items():
+            if kind is Kind.OPTIMIZER_STATE:
+                yield from (("fp32 copy", copy) for copy in getattr(self._optimizer, attribute, ()))
+        for state in self._optimizer.optimizer.state.values():
+            yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+
+    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+        """Yield what lives of what the engine's making has allocated, and what each is for."""
+        for storage in self._made.living():
+            yield "DeepSpeed's own", storage, Kind.BUFFER
+        for bucket in getattr(self._optimizer, "ipg_buckets", {}).values():
+            for tensor in tree_leaves(bucket.buffer):
+                yield "reduction's bucket", tensor.untyped_storage(), Kind.COMMUNICATION
+        for attribute, kind in STANDING.items():
+            for tensor in tree_leaves(getattr(self._optimizer, attribute, ())):
+                yield attribute, tensor.untyped_storage(), kind
+        for parameter in self._engine.module.parameters():
+            yield "parameter", parameter.data.untyped_storage(), Kind.PARAMETER
+            if hasattr(parameter, "ds_tensor"):
+                yield "parameter's partition", parameter.ds_tensor.untyped_storage(), Kind.PARAMETER
+
+
+class _MadeStorages(TorchDispatchMode):
+    """Remembers every storage that operations make within the block."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor) and value.device.type != META:
+                storage = value.untyped_storage()
+                self._storages[storage._cdata] = weakref.ref(storage)
+        return result
+
+    def living(self) -> Iterator[torch.UntypedStorage]:
+        """Yield the storages that something still holds."""
+        yield from (storage for reference in self._storages.values() if (storage := reference()) is not None)
+
+
+@contextlib.contextmanager
+def _in_place(model: Any) -> Iterator[None]:
+    """Leave a model where and in the format it is: torch moves no parameter that others refer to as fake ones do."""
+    moves = ("to", "bfloat16", "half")
+    for name in moves:
+        setattr(model, name, lambda *_args, **_kwargs: model)
+    try:
+        yield
+    finally:
+        for name in moves:
+            delattr(model, name)
+
+
+def _making(kind: Kind, making: Making, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with making(kind):
+            return method(*args, **kwargs)
+
+    return call

@@ -1,0 +1,140 @@
+"""What DeepSpeed's own code is given to run on fake tensors, as one rank of a job whose other ranks do not exist.
+
+Each change has its reason; all are undone as the block ends. Of DeepSpeed's optimizers only the kernel is left out,
+which writes in place and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.recording.patches import replaced
+
+# Checks that every rank calls a collective for the same parameters, by asking the others.
+ASKS_OTHER_RANKS = "assert_ints_same_as_other_ranks"
+# Where DeepSpeed keeps what it knows of a job's processes.
+REMEMBERS_PROCESSES = ("deepspeed.comm.comm", "deepspeed.utils.groups")
+
+
+class ScalarsOfFakeTensors(TorchDispatchMode):
+    """Answers `.item()` on a tensor that has no values: nothing overflowed, and every norm is finite."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            dtype = args[0].dtype
+            return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
+        return func(*args, **(kwargs or {}))
+
+
+def load_deepspeed() -> Any:
+    """Return the package; a worker without it raises `NotYetAvailable`."""
+    try:
+        import deepspeed
+    except ModuleNotFoundError as error:
+        raise NotYetAvailable(
+            "DeepSpeed's steps are traced by its own code, which this worker does not have: install "
+            "plimsoll[deepspeed] there.",
+            pointer="/layout/framework",
+        ) from error
+    return deepspeed
+
+
+@contextlib.contextmanager
+def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
+    """Give back DeepSpeed, able to run as that rank of a fake process group."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
+        # The accelerator is chosen once, as the package is imported: fake tensors say that they lie on the CPU.
+        stack.enter_context(_environment(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
+        deepspeed = load_deepspeed()
+        for module in REMEMBERS_PROCESSES:
+            stack.enter_context(_forgetting(module))
+        stack.enter_context(_alone())
+        stack.enter_context(_kernels_in_place())
+        stack.enter_context(ScalarsOfFakeTensors())
+        yield deepspeed
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Pass over what torch deprecates in DeepSpeed's code, and over its log of every step."""
+    logger = logging.getLogger("DeepSpeed")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _environment(**values: object) -> Iterator[None]:
+    """Set variables of the environment, as a launcher would."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _forgetting(name: str) -> Iterator[None]:
+    """Put a module's variables back: process groups of one job are gone when the next is traced."""
+    module = importlib.import_module(name)
+    before = {key: value for key, value in vars(module).items() if not callable(value)}
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Ask no other rank for its values, and compile no shared memory for those of this host."""
+    from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
+
+    with contextlib.ExitStack() as stack:
+        # By name: as an attribute of its package it is torch's own module.
+        backend = importlib.import_module("deepspeed.comm.torch")
+        stack.enter_context(replaced(backend, "build_shm_op", lambda: None))
+        for module in (stage3, partition_parameters, partitioned_param_coordinator):
+            stack.enter_context(replaced(module, ASKS_OTHER_RANKS, lambda *_args: None))
+        yield
+
+
+@contextlib.contextmanager
+def _kernels_in_place() -> Iterator[None]:
+    """Let the fused optimizers' kernels, which only a GPU has, write nothing."""
+    from deepspeed.ops.adam import fused_adam
+    from deepspeed.ops.lion import fused_lion
+
+    def kernel(*_args: Any) -> None:
+        """Allocate nothing."""
+
+    builder = SimpleNamespace(load=lambda: SimpleNamespace(multi_tensor_adam=kernel, multi_tensor_lion=kernel))
+    with (
+        replaced(fused_adam, "FusedAdamBuilder", lambda: builder),
+        replaced(fused_lion, "FusedLionBuilder", lambda: builder),
+    ):
+        yield

@@ -1,1 +1,0 @@
-"""DeepSpeed's engine, stood in for operation by operation."""
