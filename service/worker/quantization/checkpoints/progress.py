@@ -38,6 +38,8 @@ class ByteProgress:
         self._limit_seconds = limit_seconds
         self._begun_at = clock()
         self._done_bytes = 0
+        # The fastest half minute, in bytes a second: a busy machine makes later ones slow, which gives nothing up.
+        self._best_rate = 0.0
         # When each recent tensor was finished, and the bytes that were done then.
         self._recent: deque[tuple[float, int]] = deque()
         report(0, total_bytes, "bytes", "begun")
@@ -45,7 +47,7 @@ class ByteProgress:
     def advance(self, tensor: SourceTensor) -> None:
         """Count a finished tensor; the first one is where the rate begins.
 
-        Raises `InvalidQuestion` once half a minute's rate says that the job cannot end within its limit.
+        Raises `InvalidQuestion` once the rate of the fastest half minute says that the job cannot end within its limit.
         """
         now = self._clock()
         self._done_bytes += tensor.stored_bytes
@@ -71,17 +73,18 @@ class ByteProgress:
         if seconds < SHORTEST_SECONDS or not done_bytes:
             return ""
         bytes_per_second = done_bytes / seconds
-        left_seconds = (self._total_bytes - self._done_bytes) / bytes_per_second
+        left_bytes = self._total_bytes - self._done_bytes
         if seconds >= WINDOW_SECONDS:
-            self._refuse_too_long(now - self._begun_at + left_seconds, bytes_per_second)
-        return f", {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, {left_seconds:.0f} s left"
+            self._best_rate = max(self._best_rate, bytes_per_second)
+            self._refuse_too_long(now - self._begun_at + left_bytes / self._best_rate)
+        return f", {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, {left_bytes / bytes_per_second:.0f} s left"
 
-    def _refuse_too_long(self, needed_seconds: float, bytes_per_second: float) -> None:
+    def _refuse_too_long(self, needed_seconds: float) -> None:
         limit = self._limit_seconds
         if limit is None or needed_seconds <= SURELY_TOO_LONG * limit:
             return
         raise InvalidQuestion(
-            f"At {bytes_per_second / BYTES_PER_MEGABYTE:.0f} MB/s, as measured on this worker, the weights take "
+            f"At {self._best_rate / BYTES_PER_MEGABYTE:.0f} MB/s, as measured on this worker, the weights take "
             f"{duration(needed_seconds)}, and a job may run {duration(limit)}. Raise PLIMSOLL_JOB_TIMEOUT_SECONDS on "
             "the workers, or choose a faster scheme.",
             pointer="/model",

@@ -74,6 +74,14 @@ def test_a_job_that_cannot_end_within_its_limit_is_given_up_with_the_way_out(
         job.finish(30, at=40.0)
 
 
+def test_a_slow_half_minute_after_a_fast_one_gives_nothing_up():
+    job = Job(limit_seconds=120.0)
+    job.finish(10, at=0.0)
+    job.finish(300, at=30.0)
+    # At 1 MB/s the 660 MB that are left would take far too long, at the 10 MB/s of before 66 s.
+    assert job.finish(30, at=60.0) == "w, 1 MB/s, 660 s left"
+
+
 def test_a_rate_of_less_than_half_a_minute_gives_nothing_up():
     job = Job(limit_seconds=1.0)
     job.finish(10, at=10.0)
