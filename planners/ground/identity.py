@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Same(Generic[T]):
+class ByIdentity(Generic[T]):
     """A value as a cache's key, equal to itself alone; the key keeps the value alive, so that no other takes its id."""
 
     value: T
@@ -18,4 +18,4 @@ class Same(Generic[T]):
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, ByIdentity) and other.value is self.value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from plimsoll.planners.architecture import Block, ModelSpec, Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
@@ -119,7 +119,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         raise problem
     if question.kernels is not None:
         profile = load_profile(profile.name, question.kernels)
-    model = _with_own_head(Same(question.model)) if profile.unties_head else question.model
+    model = _with_own_head(ByIdentity(question.model)) if profile.unties_head else question.model
     return Job(
         model=model,
         profile=profile,
@@ -193,7 +193,7 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
-def _with_own_head(same: Same[ModelSpec]) -> ModelSpec:
+def _with_own_head(same: ByIdentity[ModelSpec]) -> ModelSpec:
     """Return the model with a head matrix beside the embedding that it shares in the checkpoint."""
     model = same.value
     if not model.tied_head:
@@ -204,11 +204,11 @@ def _with_own_head(same: Same[ModelSpec]) -> ModelSpec:
 
 
 def _apart(block: Block, question: TrainingQuestion, shared: tuple[Weight, ...] = ()) -> BlockWeights:
-    return _block_weights(Same(block), question.method == "full", question.lora, shared)
+    return _block_weights(ByIdentity(block), question.method == "full", question.lora, shared)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
-def _block_weights(same: Same[Block], all_learn: bool, lora: Lora, shared: tuple[Weight, ...]) -> BlockWeights:
+def _block_weights(same: ByIdentity[Block], all_learn: bool, lora: Lora, shared: tuple[Weight, ...]) -> BlockWeights:
     """Return a block's weights apart; `shared` is a matrix that it multiplies by and another block holds."""
     block = same.value
     if all_learn:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 
@@ -77,7 +77,7 @@ def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> DealtSt
     published runs whose shares end with a layer, 10 of 20 blocks' worth and 5 of 20, the first stage has 10 layers
     and 5, by their memory and by their time.
     """
-    return _compute_weighted_stages(Same(model), pipeline_parallel)
+    return _compute_weighted_stages(ByIdentity(model), pipeline_parallel)
 
 
 # Of blocks that cost nothing, by where they stand (nanotron, models/llama.py).
@@ -85,7 +85,7 @@ EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> DealtStages:
+def _compute_weighted_stages(same: ByIdentity[ModelSpec], pipeline_parallel: int) -> DealtStages:
     model = same.value
     layers = [0.0] * model.num_layers
     for block in model.layers:
@@ -136,7 +136,7 @@ def deciding_stages(
     """
     pipelines = _pipelines(layouts)
     deciding = [
-        _deciding(Same(model), degree, chunks, rule)
+        _deciding(ByIdentity(model), degree, chunks, rule)
         for degree, chunks in zip(pipelines.stages.tolist(), pipelines.chunks.tolist(), strict=True)
     ]
     most = max(len(stages) for stages in deciding)
@@ -146,7 +146,7 @@ def deciding_stages(
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _deciding(same: Same[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
+def _deciding(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
     """Return the stages of one pipeline that can be the worst, in their order."""
     stages = np.arange(pipeline_parallel)
     held = _held(same, stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule)
@@ -192,7 +192,7 @@ def _rows(
     schedule: str,
 ) -> StageRows:
     """Return the rows of `stage`, [row, pipeline]."""
-    held = _held(Same(model), stage, pipelines.stages, pipelines.chunks, rule)
+    held = _held(ByIdentity(model), stage, pipelines.stages, pipelines.chunks, rule)
     place = pipelines.place.reshape(*(1,) * (len(layouts.shape) - pipelines.place.ndim), *pipelines.place.shape)
     stages = stage.take(place, axis=1)
     in_flight = micro_batches_in_flight(
@@ -223,7 +223,7 @@ class _Held:
     has_head: BoolArray
 
 
-def _held(same: Same[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
+def _held(same: ByIdentity[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
     """Return what each stage holds of the model in all its chunks."""
     before = _layers_before(same)
     layers, of_kind = np.zeros_like(stage), [np.zeros_like(stage) for _ in before]
@@ -273,7 +273,7 @@ def distinct_stages(
     """
     kinds = {layer: kind for kind, block in enumerate(model.layers) for layer in block.layers}
     stages = np.arange(pipeline_parallel)
-    has_head = _held(Same(model), stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule).has_head
+    has_head = _held(ByIdentity(model), stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule).has_head
     firsts: dict[object, int] = {}
     for stage in stages.tolist():
         chunks = held_chunks(model, stage, pipeline_parallel, virtual_pipeline, rule=rule)
@@ -310,7 +310,7 @@ def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
-def _layers_before(same: Same[ModelSpec]) -> tuple[IntArray, ...]:
+def _layers_before(same: ByIdentity[ModelSpec]) -> tuple[IntArray, ...]:
     """Return for each kind of layer how many stand before layer i, for i up to the number of layers."""
     model, counts = same.value, []
     for block in model.layers:

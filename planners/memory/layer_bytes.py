@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.adapters import adapters_by_input
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.activations import (
@@ -92,7 +92,7 @@ def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
     fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
     return _layer_bytes(
         part,
-        Same(job.profile),
+        ByIdentity(job.profile),
         job.method,
         job.attention,
         job.precision.compute_bytes,
@@ -104,7 +104,7 @@ def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
 def _layer_bytes(
     part: BlockWeights,
-    same: Same[Profile],
+    same: ByIdentity[Profile],
     method: str,
     attention: str,
     size: int,
@@ -173,11 +173,13 @@ def _layer_bytes(
 
 def head_bytes(job: Job) -> tuple[SavedBytes, SavedBytes]:
     """Return what the head saves for each token, and what where autocast casts fp32 weights."""
-    return _head_bytes(job.head, Same(job.profile), job.attention, job.precision.compute_bytes)
+    return _head_bytes(job.head, ByIdentity(job.profile), job.attention, job.precision.compute_bytes)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[SavedBytes, SavedBytes]:
+def _head_bytes(
+    head: BlockWeights, same: ByIdentity[Profile], attention: str, size: int
+) -> tuple[SavedBytes, SavedBytes]:
     kernels = same.value.kernels
     return (
         saved_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),

@@ -16,7 +16,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import Split, Weight
 from plimsoll.planners.ground.errors import ImpossibleLayout
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import STEP_COUNTER_BYTES, OptimizerKind
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
@@ -169,7 +169,7 @@ def moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, el
     One fp32 step counter a tensor is added where the optimizer has states and
     tensors keep their dimensions.
     """
-    return by.spread(_moment_bytes, part, Same(optimizer), element_bytes)
+    return by.spread(_moment_bytes, part, ByIdentity(optimizer), element_bytes)
 
 
 def local(weight: Weight, way: Way) -> tuple[LocalWeight, Mesh]:
@@ -223,7 +223,7 @@ def _standing_by_whole(part: BlockWeights, way: Way) -> float:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _moment_bytes(part: BlockWeights, same: Same[OptimizerKind], element_bytes: float, way: Way) -> float:
+def _moment_bytes(part: BlockWeights, same: ByIdentity[OptimizerKind], element_bytes: float, way: Way) -> float:
     optimizer = same.value
     keeps_dimensions = way.policy.cut.keeps_dimensions
     values = 0.0

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 
 from plimsoll.planners.architecture import KvKind, ModelSpec, Operation, OperationKind, Part, ScanKernel
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 
 # Models whose traits are kept between questions.
 MOST_KEPT_MODELS = 1024
@@ -14,11 +14,11 @@ MOST_KEPT_MODELS = 1024
 
 def traits_of(model: ModelSpec) -> frozenset[str]:
     """Return the names of `TRAITS` that the model has."""
-    return _traits(Same(model))
+    return _traits(ByIdentity(model))
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
-def _traits(same: Same[ModelSpec]) -> frozenset[str]:
+def _traits(same: ByIdentity[ModelSpec]) -> frozenset[str]:
     return frozenset(trait for trait, (_, has) in TRAITS.items() if has(same.value))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import again
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray
@@ -217,7 +217,7 @@ class _Clock:
 
     def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
         """Return the forward seconds of everything else: so much for each tensor read or written."""
-        sequence, tensor = _moved_widths(tuple(operations), Same(block))
+        sequence, tensor = _moved_widths(tuple(operations), ByIdentity(block))
         per_token = sequence / self._sequence_division + tensor / self._tensor
         once = per_token * self._job.precision.compute_bytes
         own = once * self._traffic_multiple
@@ -254,7 +254,7 @@ def _products_by_degree(
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
-def _moved_widths(operations: tuple[Operation, ...], same: Same[Block]) -> tuple[int, int]:
+def _moved_widths(operations: tuple[Operation, ...], same: ByIdentity[Block]) -> tuple[int, int]:
     """Return the elements a token that operations read and write, of what the sequence divides and of what ranks do."""
     widths = {tensor.name: tensor.width for tensor in same.value.tensors}
     width = {"sequence": 0, "tensor": 0}

@@ -22,7 +22,7 @@ import functools
 from collections.abc import Mapping
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.memory.activations import has_layer_norms
 
 # Bytes for each element of the operation's inputs, forward; a third of both passes of the loss.
@@ -56,13 +56,15 @@ def saved_bytes(
     if kernels is None or FUSED[kernels] == FUSED[measured_kernels]:
         return 0.0, 0.0
     more, less = FUSED[kernels] - FUSED[measured_kernels], FUSED[measured_kernels] - FUSED[kernels]
-    (sequence, tensor), (lost, lost_tensor) = (_bytes_of(operations, Same(block), kinds) for kinds in (more, less))
+    (sequence, tensor), (lost, lost_tensor) = (
+        _bytes_of(operations, ByIdentity(block), kinds) for kinds in (more, less)
+    )
     return sequence - lost, tensor - lost_tensor
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
 def _bytes_of(
-    operations: tuple[Operation, ...], same: Same[Block], kinds: frozenset[OperationKind]
+    operations: tuple[Operation, ...], same: ByIdentity[Block], kinds: frozenset[OperationKind]
 ) -> tuple[float, float]:
     """Return what separate operations of these kinds move beyond a fused kernel, for each token."""
     widths = {tensor.name: tensor.width for tensor in same.value.tensors}

@@ -14,7 +14,7 @@ from typing import Any
 from plimsoll.planners.architecture import Block, ModelSpec, Region, Split
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.data_files import read_toml
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import BITS_PER_BYTE
@@ -52,7 +52,7 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     dense_bytes = settings.weights.dense_bytes
     hidden = settings.max_num_batched_tokens * model.hidden_size * dense_bytes
     received = table["pipeline_hidden_states"] * hidden if degrees.pipeline_parallel > 1 else 0.0
-    inner = _widest_feed_forward(Same(model)) / degrees.tensor_parallel
+    inner = _widest_feed_forward(ByIdentity(model)) / degrees.tensor_parallel
     unpacked = unpacked_elements(model, settings, degrees)
     within = max(
         settings.max_num_batched_tokens * dense_bytes * inner + unpacked.matrix * dense_bytes,
@@ -64,7 +64,7 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     if has_head:
         sampler = sampler_bytes(model, settings) + table["hidden_states_copies"] * hidden
     kept = expert_workspace_bytes(model, settings, degrees)
-    if _has_vision(Same(model)):
+    if _has_vision(ByIdentity(model)):
         kept += round(table["vision_gib"] * GIB)
     peak: float = table["constant_gib"] * GIB + received + kept + max(layer, sampler)
     return round(peak)
@@ -91,12 +91,12 @@ def latent_context_bytes(model: ModelSpec, settings: Settings, degrees: Degrees)
     tokens = latent_workspace_tokens(
         max_model_len=settings.max_model_len, max_num_seqs=settings.max_num_seqs, block_size=settings.block_size
     )
-    features = _latent_features(Same(model)) // degrees.tensor_parallel
+    features = _latent_features(ByIdentity(model)) // degrees.tensor_parallel
     return tokens * features * settings.weights.dense_bytes
 
 
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
-def _latent_features(same: Same[ModelSpec]) -> int:
+def _latent_features(same: ByIdentity[ModelSpec]) -> int:
     """Return the features that all heads' keys, the rotated part apart, and values have of a latent."""
     ups = (weight for block in same.value.layers for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
     return max((weight.shape[0] for weight in ups), default=0)
@@ -123,7 +123,7 @@ def expert_workspace_bytes(model: ModelSpec, settings: Settings, degrees: Degree
     """
     if settings.weights.scheme == MXFP4:
         return 0
-    widths = _widest_experts(Same(model), degrees.expert_tensor_parallel)
+    widths = _widest_experts(ByIdentity(model), degrees.expert_tensor_parallel)
     return _expert_rows(model, settings, degrees) * widths.buffers * settings.weights.dense_bytes
 
 
@@ -136,7 +136,7 @@ def expert_layer_bytes(model: ModelSpec, settings: Settings, degrees: Degrees) -
     input); fused_moe.py, TritonExperts.apply (moe_kernel_quantize_input of the second product's input, while the
     first's, which `prepare` made, is alive).
     """
-    widths = _widest_experts(Same(model), degrees.expert_tensor_parallel)
+    widths = _widest_experts(ByIdentity(model), degrees.expert_tensor_parallel)
     if not widths.product:
         return 0
     inputs = settings.max_num_batched_tokens * degrees.attention_data_parallel * model.hidden_size
@@ -177,7 +177,7 @@ def _expert_rows(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:
 
 
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
-def _has_vision(same: Same[ModelSpec]) -> bool:
+def _has_vision(same: ByIdentity[ModelSpec]) -> bool:
     return has_vision(same.value)
 
 
@@ -190,7 +190,7 @@ class ExpertWidths:
 
 
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
-def _widest_experts(same: Same[ModelSpec], ranks: int) -> ExpertWidths:
+def _widest_experts(same: ByIdentity[ModelSpec], ranks: int) -> ExpertWidths:
     found = [_expert_widths(block, ranks) for block in same.value.layers]
     return max(found, key=lambda widths: widths.buffers, default=ExpertWidths())
 
@@ -240,7 +240,7 @@ def captured_sizes(max_num_seqs: int) -> int:
 
 
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
-def _widest_feed_forward(same: Same[ModelSpec]) -> int:
+def _widest_feed_forward(same: ByIdentity[ModelSpec]) -> int:
     return max(_feed_forward_width(block) for block in same.value.layers)
 
 

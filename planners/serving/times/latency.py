@@ -9,7 +9,7 @@ from functools import lru_cache
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.serving.cache.compressed_rows import index_row_bytes, row_bytes
 from plimsoll.planners.serving.cache.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from plimsoll.planners.serving.degrees import Degrees
@@ -159,7 +159,7 @@ def replica_work(
     stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
     stage_bytes = [stage.read_bytes + stage.expert_bytes for stage in stages]
-    flops = _token_flops(Same(model))
+    flops = _token_flops(ByIdentity(model))
     if settings.profile.timed_as is None:
         raise NotYetAvailable(
             f"The speed of {settings.profile.engine} cannot be predicted yet.", pointer="/serving/engine"
@@ -210,7 +210,7 @@ def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
     """
     tensor, group = degrees.tensor_parallel, degrees.ranks_per_stage
     ring = 2 * (tensor - 1) / tensor
-    mixtures = _token_flops(Same(model)).mixture_layers
+    mixtures = _token_flops(ByIdentity(model)).mixture_layers
     if degrees.attention_data_parallel == 1:
         return ALL_REDUCES_PER_LAYER * ring * model.num_layers
     gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
@@ -262,7 +262,7 @@ class _TokenFlops:
 
 
 @lru_cache(maxsize=MOST_KEPT_MODELS)
-def _token_flops(same: Same[ModelSpec]) -> _TokenFlops:
+def _token_flops(same: ByIdentity[ModelSpec]) -> _TokenFlops:
     model = same.value
     kinds = [(operation.kind, block.repeats) for block in model.layers for operation in block.operations]
     inner, hidden = max(

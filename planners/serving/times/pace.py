@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.serving.times.efficiency import Efficiency
 from plimsoll.planners.serving.traffic import Traffic
 
@@ -143,11 +143,11 @@ def pipe_part(stages: int, following: float) -> float:
 
 def pace_of(work: ReplicaWork, traffic: Traffic) -> Pace:
     """Return a replica's times under a traffic."""
-    return _pace(Same(work), traffic)
+    return _pace(ByIdentity(work), traffic)
 
 
 @lru_cache(maxsize=MOST_KEPT_PACES)
-def _pace(same: Same[ReplicaWork], traffic: Traffic) -> Pace:
+def _pace(same: ByIdentity[ReplicaWork], traffic: Traffic) -> Pace:
     work = same.value
     efficiency = work.efficiency
     step, prompt = step_terms(work, traffic), prompt_terms(work, traffic)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from plimsoll.planners.architecture import ModelSpec, Split
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.weights.placement import policy_of
 from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
@@ -19,12 +19,12 @@ MOST_KEPT_RANKS = 4096
 
 def layout_obstacle(model: ModelSpec, degrees: Degrees, *, engine: str) -> ImpossibleLayout | None:
     """Return why the engine cannot divide the model so, or None."""
-    broken = _broken_rule(Same(model), degrees.shard_layout, policy_of(engine))
+    broken = _broken_rule(ByIdentity(model), degrees.shard_layout, policy_of(engine))
     return None if broken is None else ImpossibleLayout(broken.detail, rule=broken.rule, pointer=broken.pointer)
 
 
 @lru_cache(maxsize=MOST_KEPT_RANKS)
-def _broken_rule(same: Same[ModelSpec], layout: ShardLayout, policy: ShardingPolicy) -> BrokenRule | None:
+def _broken_rule(same: ByIdentity[ModelSpec], layout: ShardLayout, policy: ShardingPolicy) -> BrokenRule | None:
     """Return the rule that a division of the weights breaks, or None; pipelines share it."""
     model, tensor = same.value, layout.tensor_parallel
     obstacle = tensor_parallel_obstacle(model, tensor)

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
 from plimsoll.planners.ground.errors import ImpossibleLayout
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.releases.cards import is_amd
@@ -29,7 +29,7 @@ def block_obstacle(question: ServingQuestion, degrees: Degrees, version: str) ->
     if block is None or question.weights != BLOCK_FORMAT:
         return None
     parts = _checked_parts(question, version)
-    weight = _cut_weight(Same(question.model), degrees.shard_layout, policy_of(question.engine), block, parts)
+    weight = _cut_weight(ByIdentity(question.model), degrees.shard_layout, policy_of(question.engine), block, parts)
     if weight is None or weight.dim is None:
         return None
     ranks = degrees.expert_tensor_parallel if is_expert(weight) else degrees.tensor_parallel
@@ -59,7 +59,7 @@ def _checked_parts(question: ServingQuestion, version: str) -> frozenset[Part]:
 
 @lru_cache(maxsize=MOST_KEPT_DIVISIONS)
 def _cut_weight(
-    same: Same[ModelSpec], layout: ShardLayout, policy: ShardingPolicy, block: int, parts: frozenset[Part]
+    same: ByIdentity[ModelSpec], layout: ShardLayout, policy: ShardingPolicy, block: int, parts: frozenset[Part]
 ) -> Weight | None:
     """Return a matrix of some parts of which a rank would hold a part of a block, or None."""
     for weight in (weight for layer in same.value.layers for weight in layer.weights):

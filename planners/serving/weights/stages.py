@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from plimsoll.planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.quantization.stacks import QuantizedStack, weight_bytes
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WeightFormat
@@ -61,7 +61,7 @@ def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees, *, eng
     The embedding stands on the first stage and the head on the last; a tied head
     on another stage than the embedding is a second copy.
     """
-    held = _rank_bytes(Same(model), fmt, degrees.shard_layout, policy_of(engine))
+    held = _rank_bytes(ByIdentity(model), fmt, degrees.shard_layout, policy_of(engine))
     pipeline_parallel = degrees.pipeline_parallel
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
@@ -99,7 +99,9 @@ class _RankBytes:
 
 
 @lru_cache(maxsize=MOST_KEPT_RANKS)
-def _rank_bytes(same: Same[ModelSpec], fmt: WeightFormat, layout: ShardLayout, policy: ShardingPolicy) -> _RankBytes:
+def _rank_bytes(
+    same: ByIdentity[ModelSpec], fmt: WeightFormat, layout: ShardLayout, policy: ShardingPolicy
+) -> _RankBytes:
     """Return what a rank of this division holds; pipelines share it."""
     model = same.value
     placed = _Placement(fmt=fmt, stack=fmt.stack_of(model), layout=layout, policy=policy)

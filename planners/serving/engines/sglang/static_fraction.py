@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from plimsoll.planners.architecture import KvKind, ModelSpec, Part
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.units import GIB, MIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.memory.budget import given_fraction
@@ -54,7 +54,7 @@ def static_fraction(model: ModelSpec, settings: Settings, degrees: Degrees, tota
             "give gpu_memory_utilization.",
             pointer="/serving/gpu_memory_utilization",
         )
-    return math.ceil(round(fraction * _vision_factor(Same(model)) * STATED, DIGITS)) / STATED
+    return math.ceil(round(fraction * _vision_factor(ByIdentity(model)) * STATED, DIGITS)) / STATED
 
 
 def graph_requests(settings: Settings, degrees: Degrees) -> int:
@@ -84,7 +84,7 @@ def _kept_mib(reserve: Reserve, settings: Settings, degrees: Degrees) -> float:
 
 def _prefill_graphs_mib(reserve: Reserve, model: ModelSpec, settings: Settings, degrees: Degrees) -> float:
     """Return what is kept for graphs of prefilling, which pipelines, attention ranks and towers go without."""
-    if degrees.pipeline_parallel > 1 or degrees.attention_data_parallel > 1 or _tower(Same(model)) is not None:
+    if degrees.pipeline_parallel > 1 or degrees.attention_data_parallel > 1 or _tower(ByIdentity(model)) is not None:
         return 0.0
     if any(block.kv is not None and block.kv.kind is KvKind.LATENT for block in model.layers):
         return reserve.latent_prefill_graphs
@@ -95,7 +95,7 @@ def _prefill_graphs_mib(reserve: Reserve, model: ModelSpec, settings: Settings, 
 
 
 @lru_cache(maxsize=MOST_KEPT_MODELS)
-def _vision_factor(same: Same[ModelSpec]) -> float:
+def _vision_factor(same: ByIdentity[ModelSpec]) -> float:
     """Return what a vision tower leaves of the fraction, by its layers times its width squared."""
     tower = _tower(same)
     if tower is None:
@@ -106,7 +106,7 @@ def _vision_factor(same: Same[ModelSpec]) -> float:
 
 
 @lru_cache(maxsize=MOST_KEPT_MODELS)
-def _tower(same: Same[ModelSpec]) -> tuple[int, int] | None:
+def _tower(same: ByIdentity[ModelSpec]) -> tuple[int, int] | None:
     """Return a vision tower's layers and their width, that of most of its vectors; None without one."""
     weights = [weight for block in same.value.blocks for weight in block.weights if weight.part is Part.VISION]
     if not weights:
