@@ -158,6 +158,11 @@ def shard_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     return by.spread(_held_stored, part)
 
 
+def shard_elements_or_none(part: BlockWeights, by: Divisions) -> FloatArray:
+    """Return those elements, none where the stack does not divide so: layouts that no rule allows are timed, too."""
+    return by.spread(_held_stored_if_divisible, part)
+
+
 def padded_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements of a gathered or to-be-reduced buffer: all ranks' stored parts."""
     return by.spread(_held_gathered, part)
@@ -212,6 +217,10 @@ def _held_whole(part: BlockWeights, way: Way) -> float:
 
 def _held_stored(part: BlockWeights, way: Way) -> float:
     return _held(part, way).stored
+
+
+def _held_stored_if_divisible(part: BlockWeights, way: Way) -> float:
+    return _held_stored(part, way) if _is_divisible(part, way) else 0.0
 
 
 def _held_gathered(part: BlockWeights, way: Way) -> float:

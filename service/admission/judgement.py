@@ -74,8 +74,11 @@ def serving_finding(
     else:
         held = plan.memory.peak_bytes / GIB
         limit = f"{plan.memory.limit_bytes / GIB:.1f} GiB"
+        room = f"the GPU has {limit}"
+        if plan.memory.peak_bytes <= plan.memory.limit_bytes:
+            room = f"the engine may take {plan.settings.gpu_memory_utilization:.0%} of the GPU's {limit}"
         numbers = (
-            f"{held:.1f} GiB per GPU, {weights} among them, are needed before any KV cache, and the GPU has {limit}"
+            f"{held:.1f} GiB per GPU, {weights} among them, are needed before any KV cache, and {room}"
             if held
             else f"{weights} and the engine's own memory leave nothing of {limit} per GPU"
         )

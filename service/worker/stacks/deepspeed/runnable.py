@@ -23,8 +23,8 @@ from plimsoll.service.worker.recording.patches import replaced
 
 # Checks that every rank calls a collective for the same parameters, by asking the others.
 ASKS_OTHER_RANKS = "assert_ints_same_as_other_ranks"
-# Where DeepSpeed keeps what it knows of a job's processes.
-REMEMBERS_PROCESSES = ("deepspeed.comm.comm", "deepspeed.utils.groups")
+# Where DeepSpeed keeps what it knows of a job's processes, and where it puts its own `linear` at stage 3 for good.
+CHANGED_MODULES = ("deepspeed.comm.comm", "deepspeed.utils.groups", "torch.nn.functional")
 
 
 class ScalarsOfFakeTensors(TorchDispatchMode):
@@ -61,8 +61,8 @@ def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
         # The accelerator is chosen once, as the package is imported: fake tensors say that they lie on the CPU.
         stack.enter_context(_environment(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
         deepspeed = load_deepspeed()
-        for module in REMEMBERS_PROCESSES:
-            stack.enter_context(_forgetting(module))
+        for module in CHANGED_MODULES:
+            stack.enter_context(_as_before(module))
         stack.enter_context(_alone())
         stack.enter_context(_kernels_in_place())
         stack.enter_context(ScalarsOfFakeTensors())
@@ -99,10 +99,10 @@ def _environment(**values: object) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forgetting(name: str) -> Iterator[None]:
-    """Put a module's variables back: process groups of one job are gone when the next is traced."""
+def _as_before(name: str) -> Iterator[None]:
+    """Put a module's names back, for the next trace of this process: one job's process groups are gone with it."""
     module = importlib.import_module(name)
-    before = {key: value for key, value in vars(module).items() if not callable(value)}
+    before = dict(vars(module))
     try:
         yield
     finally:

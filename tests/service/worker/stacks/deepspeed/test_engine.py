@@ -93,9 +93,9 @@ def test_without_zero_an_optimizer_that_is_not_adam_updates_one_gradient_after_t
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_deepspeed_is_given_to_run_is_taken_back(stage):
-    before = dict(os.environ)
+    before = dict(os.environ), torch.nn.functional.linear
     zero(stage, optimizer="sgd-momentum")
-    assert dict(os.environ) == before
+    assert (dict(os.environ), torch.nn.functional.linear) == before
     assert sys.modules["deepspeed.comm.comm"].cdb is None
     assert not torch.distributed.is_initialized()
 
