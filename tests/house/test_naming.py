@@ -41,6 +41,8 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/(?:examples|serving|foreign_names)\.)",
     ),
     ("service/worker", tuple(name for name in STACKS if name != "fsdp"), r"^service/worker/stacks/\w+/"),
+    # A package of the same name is in front of every proof.
+    ("service/worker", tuple(name for name in ENGINES if name != "transformers"), r"^service/worker/engines/\w+/"),
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 

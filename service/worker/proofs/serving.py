@@ -9,6 +9,7 @@ from typing import Any
 from plimsoll.planners.ground.units import GIB
 from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.devices.device import ANY, Device, environment, find_device
+from plimsoll.service.worker.engines.engine import engines
 from plimsoll.service.worker.proofs.device.where import HEADROOM, PROCESS_BYTES
 from plimsoll.service.worker.proofs.refusals.served import proved_deployment
 from plimsoll.service.worker.proofs.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error
@@ -16,7 +17,7 @@ from plimsoll.service.worker.recording.allocator import replay
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.meters import meter_of
-from plimsoll.service.worker.serving.deployment import VLLM, Deployment
+from plimsoll.service.worker.serving.deployment import Deployment
 from plimsoll.service.worker.serving.passes import PROFILE, SERVING_STAGES
 from plimsoll.service.worker.serving.running import run_passes, trace_passes
 from plimsoll.service.worker.tasks import Report
@@ -196,8 +197,8 @@ def serving_notes(deployment: Deployment) -> list[str]:
         "CUDA graphs, the CUDA context and NCCL's buffers are neither in the measured nor in the predicted bytes.",
         "activations is what the profiling pass took above the weights; prefill and decode ran beside the cache.",
     ]
-    if deployment.engine == VLLM:
-        notes.append("Of fused kernels, experts, latents and packed weights stands what vLLM's own code allocates.")
+    if engines()[deployment.engine].note:
+        notes.append(engines()[deployment.engine].note)
     if deployment.tensor_parallel > 1:
         notes.append("One tensor-parallel rank ran, with all of its own shards; its collectives moved nothing.")
     if deployment.stage_layers is not None:

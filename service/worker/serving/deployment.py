@@ -8,8 +8,6 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 
-VLLM = "vllm"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import nn
 
 from plimsoll.planners.serving.weights.placement import policy_of
+from plimsoll.service.worker.engines.engine import engines
 from plimsoll.service.worker.serving.cache import BlockCache
 from plimsoll.service.worker.serving.cached_layers import cached_layers, keeps_latents
-from plimsoll.service.worker.serving.deployment import VLLM, Deployment
+from plimsoll.service.worker.serving.deployment import Deployment
 from plimsoll.service.worker.serving.divided_layers import divide
 from plimsoll.service.worker.serving.engine_kernels import fuse_layers
 from plimsoll.service.worker.serving.expert_kernels import fuse_experts
@@ -36,13 +37,13 @@ def wide_dtype(deployment: Deployment) -> torch.dtype:
 def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool) -> Any:
     """Return the rank's model on the ambient device, its attention going through `cache`.
 
-    vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape
-    alone, and of vLLM's kernels is made what they make.
+    With `by_shape` narrow matrices are multiplied by shape alone, and of the engine's own
+    kernels is made what they make.
     """
     register_served_attention(cache)
-    rows = deployment.vocabulary_size
-    if deployment.engine == VLLM:
-        rows = policy_of(VLLM).vocabulary_rows(rows, 1)
+    rows, has_own_kernels = deployment.vocabulary_size, engines()[deployment.engine].has_own_kernels
+    if has_own_kernels:
+        rows = policy_of(deployment.engine).vocabulary_rows(rows, 1)
     config = {**deployment.config, "vocab_size": rows}
     model: Any = causal_model(config, dtype=wide_dtype(deployment), attention=SERVED_ATTENTION)
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, deployment.sequence_tokens)
@@ -52,7 +53,7 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     _cut_to_stage(model, deployment)
     if group is not None:
         divide(model, group)
-    if deployment.engine == VLLM:
+    if has_own_kernels:
         _serve_as_engine(model, deployment, group, cache, by_shape=by_shape)
     if deployment.weights in SHAPES:
         narrow_matrices(model, deployment.weights, by_shape=by_shape)
@@ -102,13 +103,13 @@ def load_random(model: Any, device_type: str) -> None:
 
 
 def rotary_tables(deployment: Deployment, model: Any, device_type: str) -> list[torch.Tensor]:
-    """Return the tables of cosines and sines for every position that vLLM keeps, and transformers does not.
+    """Return the tables of cosines and sines for every position that the engine keeps, and transformers does not.
 
     There is one for each kind of layer whose angles differ.
 
     Source: vllm/model_executor/layers/rotary_embedding, [positions, rotary width] in the model's format.
     """
-    if deployment.engine != VLLM:
+    if not engines()[deployment.engine].has_own_kernels:
         return []
     positions = int(deployment.config.get("max_position_embeddings") or 0)
     widths = [

@@ -14,13 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.worker.devices.device import Device
+from plimsoll.service.worker.engines.engine import engines
 from plimsoll.service.worker.processes.child_main import is_out_of_memory
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
 from plimsoll.service.worker.recording.run_record import Record, described_failure
 from plimsoll.service.worker.recording.tracker import StorageTracker
 from plimsoll.service.worker.serving.cache import BlockCache
-from plimsoll.service.worker.serving.deployment import VLLM, Deployment
+from plimsoll.service.worker.serving.deployment import Deployment
 from plimsoll.service.worker.serving.engine_kernels import rotating_in_place
 from plimsoll.service.worker.serving.model import load_random, rotary_tables, served_model
 from plimsoll.service.worker.serving.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
@@ -87,7 +88,7 @@ def engine_sampler(deployment: Deployment) -> Sampler:
 
 def _kernels(deployment: Deployment, model: Any) -> contextlib.AbstractContextManager[None]:
     """Let what works in place in the engine do so on fake tensors."""
-    return rotating_in_place(model) if deployment.engine == VLLM else contextlib.nullcontext()
+    return rotating_in_place(model) if engines()[deployment.engine].has_own_kernels else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -8,15 +8,12 @@ from typing import Any
 
 from plimsoll.planners.families import model_types_with, traits
 from plimsoll.planners.families.family import Serving
+from plimsoll.service.worker.engines.engine import engines
 from plimsoll.service.worker.jobs.rule import DEVICE, RuleOf, first_broken
-from plimsoll.service.worker.serving.deployment import VLLM, Deployment, read_deployment
+from plimsoll.service.worker.serving.deployment import Deployment, read_deployment
 from plimsoll.service.worker.serving.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 
-ENGINES = (VLLM, "transformers")
 CACHES = ("fp32", "bf16", "fp16", "fp8")
-FULL_ATTENTION, SLIDING_WINDOW, LATENT = "full_attention", "sliding_window", "latent"
-# What each engine's cache is run of.
-CACHED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW, LATENT}, "transformers": {FULL_ATTENTION}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ def _kinds(served: Served) -> set[str]:
 
 
 ENGINE_CACHES_THE_KINDS = Rule(
-    broken=lambda served: not _kinds(served) <= CACHED_KINDS[served.deployment.engine],
+    broken=lambda served: not _kinds(served) <= engines()[served.deployment.engine].cached_kinds,
     pointer="/model",
     words=lambda served: (
         f"A cache of {' and '.join(sorted(_kinds(served)))} layers of {served.deployment.engine} is not run yet."
@@ -84,7 +81,7 @@ FAMILY_IS_DIVIDED = Rule(  # the plan has seen to it that lengths divide
 def _has_no_kernels(served: Served) -> bool:
     deployment = served.deployment
     needs_kernels = deployment.weights in PACKED_WEIGHTS or traits(served.model_type).has_experts
-    return deployment.engine != VLLM and needs_kernels
+    return needs_kernels and not engines()[deployment.engine].has_own_kernels
 
 
 def _no_kernels(served: Served) -> str:
@@ -105,7 +102,7 @@ RULES = (
         lambda deployment: deployment.config.get("model_type"),
         "/model/config/model_type",
     ),
-    _one_of(ENGINES, lambda deployment: deployment.engine, "/serving/engine"),
+    _one_of(tuple(engines()), lambda deployment: deployment.engine, "/serving/engine"),
     _one_of(SERVED_WEIGHTS, lambda deployment: deployment.weights, "/serving/weights"),
     _one_of(CACHES, lambda deployment: deployment.kv_cache, "/serving/kv_cache"),
     _undivided_by("attention_data_parallel"),

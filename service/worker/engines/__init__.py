@@ -1,0 +1,1 @@
+"""Serving engines as they are proved: one folder each."""

@@ -1,0 +1,1 @@
+"""transformers' own generation."""
