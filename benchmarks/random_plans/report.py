@@ -1,0 +1,43 @@
+"""What a comparison shows, as text: counts and distances by class, and the worst lines by name."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from benchmarks.random_plans.comparing import BELOW_FRACTION, FAR_ABOVE_FRACTION, Row
+
+GIB = 2**30
+MOST_SHOWN = 15
+SHOWN_APART_FRACTION = 0.002
+
+
+def summary(rows: Sequence[Row], most_shown: int = MOST_SHOWN) -> Iterator[str]:
+    """Yield the lines of the report."""
+    yield f"{'':34} stages    mean   lowest  highest  below -{BELOW_FRACTION:.1%}  above +{FAR_ABOVE_FRACTION:.0%}"
+    yield _line("all", rows)
+    for name in sorted({name for row in rows for name in row.classes}):
+        yield _line(name, [row for row in rows if name in row.classes])
+    ordered = sorted(rows, key=lambda row: row.distance)
+    yield "\nmost below their trace:"
+    yield from (_shown(row) for row in ordered[:most_shown] if row.is_below)
+    yield "\nmost above their trace:"
+    yield from (_shown(row) for row in reversed(ordered[-most_shown:]) if row.is_far_above)
+
+
+def _line(name: str, rows: Sequence[Row]) -> str:
+    distances = [row.distance for row in rows]
+    below, above = sum(row.is_below for row in rows), sum(row.is_far_above for row in rows)
+    mean = statistics.mean(map(abs, distances))
+    return f"{name:34} {len(rows):6} {mean:7.2%} {min(distances):+8.2%} {max(distances):+8.2%} {below:12} {above:10}"
+
+
+def _shown(row: Row) -> str:
+    """Return a row in a line: sizes in GiB, phases of plan and trace, and the items that are apart."""
+    apart = ", ".join(
+        f"{name} {difference / row.traced_bytes:+.1%}"
+        for name, difference in row.apart.items()
+        if abs(difference) > SHOWN_APART_FRACTION * row.traced_bytes
+    )
+    sizes = f"{row.planned_bytes / GIB:.3f} for {row.traced_bytes / GIB:.3f} GiB"
+    return f"{row.distance:+8.2%}  {row.name}: {sizes}; {row.planned_phase} / {row.traced_phase}; {apart}"
