@@ -2,6 +2,7 @@
 
     python -m benchmarks.random_plans draw --set fitted --count 500
     python -m benchmarks.random_plans trace --set fitted --most 100
+    python -m benchmarks.random_plans trace --again megatron
     python -m benchmarks.random_plans compare
     python -m benchmarks.random_plans show 17
 
@@ -17,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from benchmarks.random_plans.comparing import compared
+from benchmarks.random_plans.comparing import compared, name_of
 from benchmarks.random_plans.draw import DrawnPlan, drawn_plans
 from benchmarks.random_plans.files import SETS, StoredSet
 from benchmarks.random_plans.report import MOST_SHOWN, summary
@@ -40,6 +41,7 @@ def main() -> int:
         command.add_argument("--set", choices=SETS, default="fitted")
         command.add_argument("--count", type=int, default=500, help="of draw: so many plans in all")
         command.add_argument("--most", type=int, help="of trace: so many plans at most")
+        command.add_argument("--again", help="of trace: plans with this in their name, traced already or not")
         command.add_argument("--only", default="", help="of compare: rows with this in their name or classes")
         command.add_argument("--most-shown", type=int, default=MOST_SHOWN, help="of compare: lines shown by name")
     commands.add_parser("show").add_argument("numbers", type=int, nargs="+")
@@ -51,7 +53,7 @@ def main() -> int:
     if given.command == "draw":
         draw(stored, given.count)
     elif given.command == "trace":
-        trace(stored, given.most)
+        trace(stored, given.most, given.again)
     else:
         compare(stored, given.only, given.most_shown)
     return 0
@@ -67,10 +69,11 @@ def draw(stored: StoredSet, count: int) -> None:
     print(f"{count - len(known)} new plans of {stored.name}, {dropped.total()} refused")
 
 
-def trace(stored: StoredSet, most: int | None) -> None:
-    """Trace the plans of a set that have no line yet; of a sealed set only how many is printed."""
-    traced = {line["number"] for line in stored.lines()}
-    waiting = [plan for plan in stored.plans() if plan.number not in traced][:most]
+def trace(stored: StoredSet, most: int | None, again: str | None) -> None:
+    """Trace the plans of a set that have no line yet, or some of them anew, and print how many."""
+    plans, traced = stored.plans(), {line["number"] for line in stored.lines()}
+    chosen = (plan for plan in plans if (plan.number not in traced if again is None else again in name_of(plan)))
+    waiting = list(itertools.islice(chosen, most))
     done = failed = 0
     for lines in _in_parts(waiting):
         stored.write_lines(lines)

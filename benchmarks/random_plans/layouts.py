@@ -182,8 +182,8 @@ def _training(random: Random, theme: Theme, profile: Profile, *, is_mixture: boo
     can = profile.can
     adapters = [method for method in can.methods if method != "full"]
     method = theme.method or (random.choice(adapters) if adapters and random.random() < 0.1 else "full")
-    # torch's grouped products of a mixture take 16 bits alone.
-    precisions = [name for name in profile.states if not (is_mixture and name in ("fp32", "tf32"))]
+    # torch's grouped products of a mixture take bfloat16 alone.
+    precisions = [name for name in profile.states if not is_mixture or name.startswith("bf16")]
     others = [name for name in can.optimizers if name != "adamw"]
     training: dict[str, Any] = {
         "method": method,
