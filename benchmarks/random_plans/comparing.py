@@ -10,6 +10,7 @@ from benchmarks.random_plans.draw import DrawnPlan
 from benchmarks.random_plans.planning import Asked, allocated_bytes, planned_memory, read_request
 from plimsoll.planners.families import traits
 from plimsoll.planners.plans import StageMemory
+from plimsoll.planners.stacks.profile import load_profile
 
 # A plan that is so much below its trace counts as below it: less are sums that nobody plans, of small tensors.
 BELOW_FRACTION = 0.003
@@ -19,9 +20,13 @@ SHORT_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One traced stage beside its plan; `classes` are what the plan is counted under."""
+    """One traced stage beside its plan; `classes` are what the plan is counted under.
+
+    Of the textbook's sums no program runs, so that their traces are another stack's.
+    """
 
     name: str
+    is_textbook: bool
     classes: tuple[str, ...]
     planned_bytes: int
     traced_bytes: int
@@ -62,6 +67,7 @@ def _row(plan: DrawnPlan, asked: Asked, planned: StageMemory, traced: Mapping[st
     items = planned.items
     return Row(
         name=f"{plan.number:03}.{planned.stage} {name_of(plan)}",
+        is_textbook=load_profile(plan.layout.framework).is_textbook,
         classes=tuple(classes_of(plan, asked)),
         planned_bytes=allocated_bytes(planned),
         traced_bytes=traced["peak_bytes"],

@@ -24,7 +24,8 @@ FEED_FORWARD_COLUMNS_PER_RANK = (301, 2500)
 HIDDEN_SIZE = (600, 4400)
 # Rows of a mixture's products, and of states that heads divide, start on 16 bytes of 16-bit numbers.
 ALIGNED = 8
-VOCABULARY = (5003, 170_001)
+# From where no class has its padding token beyond: phi3 has it at 32,000.
+VOCABULARY = (33_003, 170_001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,23 @@ MOST_SHOWN = 15
 SHOWN_APART_FRACTION = 0.002
 
 
-def summary(rows: Sequence[Row], most_shown: int = MOST_SHOWN) -> Iterator[str]:
-    """Yield the lines of the report."""
+def summary(every: Sequence[Row], most_shown: int = MOST_SHOWN) -> Iterator[str]:
+    """Yield the lines of the report; the textbook's sums stand in a line of their own and nowhere else."""
     yield f"{'':34} stages    mean   lowest  highest  below -{BELOW_FRACTION:.1%}  above +{FAR_ABOVE_FRACTION:.0%}"
-    yield _line("all", rows)
-    for name in sorted({name for row in rows for name in row.classes}):
-        yield _line(name, [row for row in rows if name in row.classes])
+    rows, textbook = [row for row in every if not row.is_textbook], [row for row in every if row.is_textbook]
+    classes = sorted({name for row in rows for name in row.classes})
+    for name, some in (
+        ("all stacks that run", rows),
+        ("the textbook", textbook),
+        *((name, [row for row in rows if name in row.classes]) for name in classes),
+    ):
+        if some:
+            yield _line(name, some)
     ordered = sorted(rows, key=lambda row: row.distance)
     yield "\nmost below their trace:"
     yield from (_shown(row) for row in ordered[:most_shown] if row.is_below)
     yield "\nmost above their trace:"
-    yield from (_shown(row) for row in reversed(ordered[-most_shown:]) if row.is_far_above)
+    yield from (_shown(row) for row in ordered[::-1][:most_shown] if row.is_far_above)
 
 
 def _line(name: str, rows: Sequence[Row]) -> str:

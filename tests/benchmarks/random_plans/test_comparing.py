@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,10 +74,17 @@ def test_the_report_counts_what_is_below_and_names_it(plan: DrawnPlan):
     rows = [the_row(plan, planned), the_row(plan, planned * 2)]
     text = list(summary(rows))
     # Of two stages one is half of its trace: 25 % off on average.
-    assert text[1].split() == ["all", "2", "25.00%", "-50.00%", "+0.00%", "1", "0"]
+    assert text[1].split() == ["all", "stacks", "that", "run", "2", "25.00%", "-50.00%", "+0.00%", "1", "0"]
     assert any(rows[1].name in line for line in text)
 
 
 def test_the_report_names_nothing_where_nothing_is_to_be_shown(plan: DrawnPlan):
     row = the_row(plan, planned_bytes(plan) * 2)
     assert not any(row.name in line for line in summary([row], 0))
+
+
+def test_the_textbook_stands_apart_in_the_report(plan: DrawnPlan):
+    row = the_row(plan, planned_bytes(plan))
+    text = list(summary([row, replace(row, is_textbook=True, planned_bytes=1)]))
+    assert text[1].split()[4:] == ["1", "0.00%", "+0.00%", "+0.00%", "0", "0"]
+    assert text[2].startswith("the textbook")
