@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.random_plans.draw import DrawnPlan
 from benchmarks.random_plans.planning import Asked, allocated_bytes, planned_memory, read_request
 from plimsoll.planners.families import traits
-from plimsoll.planners.plans import StageMemory
+from plimsoll.planners.plans import Memory
 from plimsoll.planners.stacks.profile import load_profile
 
 # A plan that is so much below its trace counts as below it: less are sums that nobody plans, of small tensors.
@@ -22,7 +22,8 @@ SHORT_TOKENS = 1024
 class Row:
     """One traced stage beside its plan; `classes` are what the plan is counted under.
 
-    Of the textbook's sums no program runs, so that their traces are another stack's.
+    Of the textbook's sums no program runs, so that their traces are another stack's. What is planned of the host counts
+    loading and checkpoints in, so that it may be far above a step's.
     """
 
     name: str
@@ -33,6 +34,8 @@ class Row:
     planned_phase: str
     traced_phase: str
     apart: Mapping[str, int]
+    planned_host_bytes: int
+    traced_host_bytes: int
 
     @property
     def distance(self) -> float:
@@ -43,6 +46,11 @@ class Row:
     def is_below(self) -> bool:
         """Return whether the plan says less than was traced."""
         return self.distance < -BELOW_FRACTION
+
+    @property
+    def is_below_on_host(self) -> bool:
+        """Return whether the plan says less of the host than was traced."""
+        return self.planned_host_bytes < self.traced_host_bytes * (1 - BELOW_FRACTION)
 
     @property
     def is_far_above(self) -> bool:
@@ -60,10 +68,11 @@ def compared(plans: Iterable[DrawnPlan], lines: Iterable[Mapping[str, Any]]) -> 
         asked = read_request(plan.request)
         memory = planned_memory(asked, plan.layout)
         for stage in line["stages"]:
-            yield _row(plan, asked, memory.stages[stage["stage"]], stage)
+            yield _row(plan, asked, memory, stage)
 
 
-def _row(plan: DrawnPlan, asked: Asked, planned: StageMemory, traced: Mapping[str, Any]) -> Row:
+def _row(plan: DrawnPlan, asked: Asked, memory: Memory, traced: Mapping[str, Any]) -> Row:
+    planned = memory.stages[traced["stage"]]
     items = planned.items
     return Row(
         name=f"{plan.number:03}.{planned.stage} {name_of(plan)}",
@@ -74,6 +83,8 @@ def _row(plan: DrawnPlan, asked: Asked, planned: StageMemory, traced: Mapping[st
         planned_phase=planned.phase,
         traced_phase=traced["peak_phase"],
         apart={name: getattr(items, name) - held for name, held in traced["items"].items() if hasattr(items, name)},
+        planned_host_bytes=memory.host_bytes,
+        traced_host_bytes=traced.get("host_bytes", 0),
     )
 
 

@@ -111,7 +111,7 @@ def _other_widths(random: Random, config: Mapping[str, Any], ranks: int) -> dict
     }
     if "num_key_value_heads" in config:
         widths["num_key_value_heads"] = keys
-    columns = math.lcm(ranks, ALIGNED) if traits(config["model_type"]).has_experts else ranks
+    columns = ranks * ALIGNED if traits(config["model_type"]).has_experts else ranks
     for name in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"):
         if config.get(name):
             widths[name] = columns * max(ranks * random.randint(*FEED_FORWARD_COLUMNS_PER_RANK) // columns, 1)

@@ -29,6 +29,16 @@ def summary(every: Sequence[Row], most_shown: int = MOST_SHOWN) -> Iterator[str]
     yield from (_shown(row) for row in ordered[:most_shown] if row.is_below)
     yield "\nmost above their trace:"
     yield from (_shown(row) for row in ordered[::-1][:most_shown] if row.is_far_above)
+    yield from _of_hosts(rows, most_shown)
+
+
+def _of_hosts(rows: Sequence[Row], most_shown: int) -> Iterator[str]:
+    using = [row for row in rows if row.traced_host_bytes]
+    below = [row for row in using if row.is_below_on_host]
+    yield f"\nof {len(using)} stages that use the host's memory {len(below)} are planned below their trace there"
+    for row in below[:most_shown]:
+        sizes = f"{row.planned_host_bytes / GIB:.3f} for {row.traced_host_bytes / GIB:.3f} GiB"
+        yield f"{row.planned_host_bytes / row.traced_host_bytes - 1:+8.2%}  {row.name}: {sizes}"
 
 
 def _line(name: str, rows: Sequence[Row]) -> str:

@@ -59,6 +59,14 @@ def test_a_line_whose_trace_is_much_smaller_is_far_above(plan: DrawnPlan):
     assert the_row(plan, round(planned_bytes(plan) / 1.1)).is_far_above
 
 
+def test_a_plan_that_says_less_of_the_host_than_was_traced_is_below_there(plan: DrawnPlan):
+    row = the_row(plan, planned_bytes(plan))
+    assert not row.is_below_on_host
+    below = replace(row, planned_host_bytes=9, traced_host_bytes=10)
+    assert below.is_below_on_host
+    assert "of 1 stages that use the host's memory 1 are" in "".join(summary([below]))
+
+
 def test_a_plan_whose_trace_failed_has_no_row(plan: DrawnPlan):
     assert not list(compared([plan], [{"number": plan.number, "failed": "RuntimeError"}]))
 
