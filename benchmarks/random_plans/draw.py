@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchmarks.random_plans.layouts import Theme, drawn_request, drawn_theme
+from benchmarks.random_plans.layouts import drawn_request
 from benchmarks.random_plans.planning import chosen_layout, planned_memory, proof_request, read_request
+from benchmarks.random_plans.themes import Theme, drawn_theme
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
 from plimsoll.planners.plans import Layout, Memory
 from plimsoll.service.worker.proofs.refusals.every import proved_job
