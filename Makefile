@@ -126,12 +126,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,megatron]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,test]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,megatron,test]'
 	@# Only their configs and command lines are read, which need none of what they depend on besides.
 	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan
 	@touch $@ $(VENV)/.serve
