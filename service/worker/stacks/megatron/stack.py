@@ -10,7 +10,11 @@ from __future__ import annotations
 from plimsoll.service.worker.jobs.rule import Subject
 from plimsoll.service.worker.jobs.stack import Notes, Replication, Stack
 from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
-from plimsoll.service.worker.stacks.megatron.rules import NORMS_ARE_NOT_RECOMPUTED_SPLIT, RULES_OF_EXPERTS
+from plimsoll.service.worker.stacks.megatron.rules import (
+    DIVIDED_STATES_ARE_ADAM_S,
+    NORMS_ARE_NOT_RECOMPUTED_SPLIT,
+    RULES_OF_EXPERTS,
+)
 
 STACK = Stack(
     name="megatron",
@@ -37,6 +41,9 @@ STACK = Stack(
             "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
         ),
     ),
-    rules={Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT,), Subject.EXPERTS: RULES_OF_EXPERTS},
+    rules={
+        Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT, DIVIDED_STATES_ARE_ADAM_S),
+        Subject.EXPERTS: RULES_OF_EXPERTS,
+    },
     own_code=f"{__package__}.own_code",
 )

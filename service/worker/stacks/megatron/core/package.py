@@ -65,6 +65,7 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         stack.enter_context(replaced(torch.cuda, "synchronize", lambda: None))
         stack.enter_context(replaced(torch.distributed, "all_gather_object", _own_object))
         stack.enter_context(_messages_one_by_one())
+        stack.enter_context(_nothing_copied())
         stack.enter_context(_causal_masks())
         stack.enter_context(_without_random_states())
         stack.enter_context(_kernels_in_place())
@@ -106,6 +107,21 @@ def _messages_one_by_one() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _nothing_copied() -> Iterator[None]:
+    """Copy nothing into a storage that was thrown away: fake tensors' cache of results would hold on to it."""
+
+    def copy(storage: torch.UntypedStorage, *_source: Any) -> torch.UntypedStorage:
+        return storage
+
+    # The method belongs to the base class: hide it here, and uncover it after.
+    torch.UntypedStorage.copy_ = copy  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del torch.UntypedStorage.copy_
+
+
 class _CausalMasks:
     """The kinds of masks; asked for the one with a number that was read from a fake tensor it is the causal one."""
 
@@ -137,6 +153,13 @@ def _without_random_states() -> Iterator[None]:
         replaced(random, "_get_all_rng_states", lambda: ()),
         replaced(random, "_set_all_rng_states", lambda: None),
         replaced(random.CudaRNGStatesTracker, "fork", lambda *_args: contextlib.nullcontext()),
+        # What throws outputs away asks Transformer Engine for its state of fp8, whether there is any or not.
+        names_given(
+            random,
+            FP8GlobalStateManager=SimpleNamespace(is_fp8_enabled=lambda: False),
+            activation_recompute_forward=lambda **_phase: contextlib.nullcontext(),
+            fp8_autocast=lambda **_recipe: contextlib.nullcontext(),
+        ),
     ):
         yield
 

@@ -214,12 +214,18 @@ def _wrapped(job: TraceJob, config: Any, models: list[Any]) -> list[Any]:
     ]
 
 
+class _FusedAdamW(torch.optim.AdamW):
+    """AdamW in one kernel, which makes nothing but its states."""
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        super().__init__(params, fused=True, **settings)
+
+
 def _optimizer(job: TraceJob, chunks: list[Any]) -> Any:
     """Return the optimizer, with torch's fused kernel for APEX's."""
     from megatron.core import optimizer
 
-    fused = functools.partial(torch.optim.AdamW, fused=True)
-    with replaced(torch.optim, "AdamW", fused):
+    with replaced(torch.optim, "AdamW", _FusedAdamW):
         return optimizer.get_megatron_optimizer(optimizer_config(job), chunks, use_gloo_process_groups=False)
 
 

@@ -137,6 +137,37 @@ class TestPipelines:
         assert sum(mark.phase == "backward" for mark in ledger.marks if mark.step == 1) == 2 * 4
 
 
+def test_ranks_share_a_key_value_head_where_there_are_fewer():
+    # A rank of four has a query head of 16 features and half of a key's and a value's, gathered when used; 512 words
+    # are the fewest that give each of four ranks a multiple of 128.
+    ledger = megatron(data_parallel=1, tensor_parallel=4, sequence_parallel=True)
+    layer = LAYER - 2 * HIDDEN
+    held = 2 * ((2 * 512 * HIDDEN + 2 * layer) // 4 + 5 * HIDDEN)
+    assert requested_bytes(ledger, Kind.PARAMETER) == pytest.approx(held, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("module", ["moe", "moe_act", "layernorm"])
+def test_parts_of_a_mixture_are_recomputed(module):
+    layout = {"config": MIXTRAL, "expert_parallel": 2}
+    less = megatron(**layout, recompute="selective", recompute_modules=(module,))
+    assert sum(kept(less)) < sum(kept(megatron(**layout)))
+
+
+def test_a_tied_pipeline_has_its_table_at_both_ends():
+    tied = TestPipelines().run(1, config=LLAMA | {"tie_word_embeddings": True})
+    untied = TestPipelines().run(1)
+    assert requested_bytes(tied, Kind.PARAMETER) == requested_bytes(untied, Kind.PARAMETER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_each"), [({"precision": "fp32"}, 4 + 4 + 8), ({"optimizer": "sgd-momentum"}, 2 + 4 + 4 + 4)]
+)
+def test_other_precisions_and_optimizers_have_their_states(changes, bytes_each):
+    ledger = megatron(zero_stage=0, **changes)
+    held = sum(requested_bytes(ledger, kind) for kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE))
+    assert held == pytest.approx(bytes_each * ELEMENTS, abs=SMALL_BYTES)
+
+
 def test_a_ring_s_ranks_have_their_own_tokens():
     whole, ring = (megatron(data_parallel=4 // ranks, context_parallel=ranks) for ranks in (1, 2))
     assert kept(ring)[-1] * 2 == kept(whole)[-1]
