@@ -60,6 +60,7 @@ class Stack:
     torch and transformers, whose own code a trace runs; everywhere else parts of the
     stack are stood in for. `trains_adapters`: low-rank adapters are peft's. `wraps_vocabulary` gives the
     embedding, and the last norm with the head, FSDP units of their own.
+    `recomputes_to_the_end`: a layer's second run goes on after the last tensor that its backward pass needs.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels of its own.
     `takes_liger_kernels`: Liger's can be put on its model; `has_liger_kernels`: they are.
@@ -87,6 +88,7 @@ class Stack:
     trains_adapters: bool = False
     wraps_vocabulary: bool = False
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION
+    recomputes_to_the_end: bool = False
     replication: Replication = Replication.AUTOCAST
     has_gradient_buckets: bool = False
     main_gradients_in_fp32: bool = False
