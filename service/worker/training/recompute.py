@@ -73,6 +73,8 @@ def _router_shape(layer: Any) -> torch.Size | None:
 def _operation_contexts(router_shape: torch.Size | None) -> Any:
     """Return contexts that keep what torchtitan keeps: attention, collectives' results, every other matrix product.
 
+    Products in fp8 are no such, and none of them is kept.
+
     A product with a router's matrix is neither kept nor counted. Source: torchtitan,
     distributed/activation_checkpoint.py, models/llama4/infra/parallelize.py (`_op_sac_save_list`) and
     config/job_config.py (`per_op_sac_force_recompute_mm_shapes_by_fqns`, by default the routers').
@@ -84,6 +86,7 @@ def _operation_contexts(router_shape: torch.Size | None) -> Any:
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_to_all_single.default,
+        torch.ops.aten.max.default,  # of what is cast to fp8, whose scale it gives
     }
     products_seen = {False: 0, True: 0}
 

@@ -307,12 +307,6 @@ OF_STACKS_THEMSELVES = (
         obeyed={"framework": "fsdp2", "config": MIXTRAL},
     ),
     Example(
-        rule=of_fsdp2.PRODUCTS_ARE_NOT_CHOSEN,
-        pointer="/layout/recompute",
-        broken={**FP8, "recompute": "selective"},
-        obeyed={**FP8, "recompute": "full"},
-    ),
-    Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
         broken={**MEGATRON, **SPLIT, **NORMS, "attention": "eager"},

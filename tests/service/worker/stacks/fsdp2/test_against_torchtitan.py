@@ -12,6 +12,7 @@ from plimsoll.service.worker.recording.repeated_layers import event_sign
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, StorageTracker
 from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.building import traced_model
+from plimsoll.service.worker.training.own_code import own_code_of
 from plimsoll.service.worker.training.rank import process_group_of
 from plimsoll.service.worker.training.recompute import recompute_activations
 from plimsoll.service.worker.training.step import trace_steps
@@ -72,9 +73,11 @@ def recorded(run):
                 return ledger.so_far()
 
 
-@pytest.mark.parametrize("mode", ["full", "selective"])
-def test_layers_throw_away_what_torchtitan_s_checkpoints_do(load, mode):
-    asked = wanted(recompute=mode)
+@pytest.mark.parametrize(
+    ("mode", "precision"), [("full", "bf16-mixed"), ("selective", "bf16-mixed"), ("selective", "fp8-mixed")]
+)
+def test_layers_throw_away_what_torchtitan_s_checkpoints_do(load, mode, precision):
+    asked = wanted(recompute=mode, precision=precision)
     checkpoints = load("torchtitan.distributed.activation_checkpoint")
     kept = load("torchtitan.models.llama3.infra.parallelize")._op_sac_save_list
     settings = load("torchtitan.config.job_config").ActivationCheckpoint(
@@ -90,6 +93,7 @@ def test_layers_throw_away_what_torchtitan_s_checkpoints_do(load, mode):
     def steps(wrap):
         def run(begin_phase, _mesh):
             model = traced_model(asked, find_stack("fsdp2"))
+            own_code_of(find_stack("fsdp2")).cast_products(model, asked)
             wrap(model)
             begin_phase(0, FORWARD)
             loss = model(input_ids=torch.zeros((2, 32), dtype=torch.int64)).logits.float().sum()
