@@ -350,8 +350,9 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Return a plan's predicted and traced peaks, item by item."""
+    """Return a plan's predicted and traced peaks, item by item, and whose code ran."""
     from plimsoll.service.worker.proofs.refusals.every import proved_job
+    from plimsoll.service.worker.proofs.trace.notes import traced_with
     from plimsoll.service.worker.recording.curve import phase_at
     from plimsoll.service.worker.training.step import trace_steps
 
@@ -371,6 +372,7 @@ def compare(case: Case) -> dict[str, Any]:
         "traced_phase": phase_at(ledger, peak.event)[1],
         "predicted_items": {name: held for name, held in memory["items"].items() if name in peak.bytes_by_item()},
         "traced_items": peak.bytes_by_item(),
+        "ran": traced_with(job, stack, on_device=False),
         "seconds": time.monotonic() - started,
     }
 

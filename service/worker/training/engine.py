@@ -1,8 +1,8 @@
-"""What a traced step asks of a stack's own engine: an optimizer that takes part in the passes."""
+"""What a traced step asks of a stack's own code: an optimizer that takes part in the passes, or a whole rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -34,3 +34,26 @@ class Engine(Optimizer, Protocol):
 
     def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
         """Yield the storages that the engine has made before the first step, and what each is for."""
+
+
+class OwnRank(Protocol):
+    """A rank that a stack's own code makes and runs, its model too."""
+
+    @property
+    def logit_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return the rows and columns that mark a tensor as logits."""
+
+    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+        """Yield the storages that have been made before the first step, and what each is for."""
+
+    def attached(self, making: Making) -> AbstractContextManager[None]:
+        """Return the context that names what is allocated in its passes."""
+
+    def run_passes(self, begin_phase: Callable[[str], None]) -> None:
+        """Run a step's forward and backward passes, and say which begins."""
+
+    def update(self) -> None:
+        """Update the parameters."""
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the optimizer's states, once they exist."""

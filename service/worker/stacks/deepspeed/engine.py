@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from plimsoll.service.stacks.deepspeed.launch import optimizer_section, zero_section
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
-from plimsoll.service.worker.recording.tracker import META
-from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
+from plimsoll.service.worker.stacks.deepspeed.runnable import load_deepspeed
 from plimsoll.service.worker.training.engine import Making
+from plimsoll.service.worker.training.foreign_code import MadeStorages, ScalarsOfFakeTensors, making_method
 
 OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
 # After the second micro-batch of a step nothing is new.
@@ -77,7 +74,7 @@ class DeepSpeedEngine:
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._made = _MadeStorages()
+        self._made = MadeStorages()
         with _in_place(model), ScalarsOfFakeTensors(), self._made:
             self._engine, self._optimizer, *_ = load_deepspeed().initialize(
                 model=model, model_parameters=learning, config=engine_config(job)
@@ -96,7 +93,7 @@ class DeepSpeedEngine:
                 module, _, name = place.rpartition(".")
                 owner = getattr(importlib.import_module(f"deepspeed.runtime.{module}"), name)
                 for method, kind in methods.items():
-                    stack.enter_context(replaced(owner, method, _making(kind, making, owner.__dict__[method])))
+                    stack.enter_context(replaced(owner, method, making_method(kind, making, owner.__dict__[method])))
             stack.enter_context(ScalarsOfFakeTensors())
             yield
 
@@ -137,26 +134,6 @@ class DeepSpeedEngine:
                 yield "parameter's partition", parameter.ds_tensor.untyped_storage(), Kind.PARAMETER
 
 
-class _MadeStorages(TorchDispatchMode):
-    """Remembers every storage that operations make within the block."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_leaves(result):
-            if isinstance(value, torch.Tensor) and value.device.type != META:
-                storage = value.untyped_storage()
-                self._storages[storage._cdata] = weakref.ref(storage)
-        return result
-
-    def living(self) -> Iterator[torch.UntypedStorage]:
-        """Yield the storages that something still holds."""
-        yield from (storage for reference in self._storages.values() if (storage := reference()) is not None)
-
-
 @contextlib.contextmanager
 def _in_place(model: Any) -> Iterator[None]:
     """Leave a model where and in the format it is: torch moves no parameter that others refer to as fake ones do."""
@@ -168,12 +145,3 @@ def _in_place(model: Any) -> Iterator[None]:
     finally:
         for name in moves:
             delattr(model, name)
-
-
-def _making(kind: Kind, making: Making, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with making(kind):
-            return method(*args, **kwargs)
-
-    return call
