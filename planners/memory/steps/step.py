@@ -1,0 +1,140 @@
+"""The step that a program writes down: what it takes, lets go of, and holds at most.
+
+A program is a function that allocates and releases as the stack's own code does, and goes through the layers of a
+stage. It runs once for all layouts: a size is an array over them, and what only some of them do stands under `where`.
+The running sum of its events is what is held, and the peak the largest of them. Every layout's peak needs no list of
+events; one layout's account is the list (`record.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
+from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
+from plimsoll.planners.memory.steps.on_rank import Moment
+
+ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
+# Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
+# that most sums are over a few of a grid's axes.
+WORK = frozenset({"activations", "logits"})
+FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
+NOTHING: FloatArray = np.zeros(1)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A piece of memory from when it is taken until it is let go of; `amount` is what is left of it."""
+
+    item: str
+    name: str
+    amount: FloatArray | float
+
+
+class Step:
+    """Adds up what is held of many layouts at once, and remembers the most.
+
+    Sums of `WORK` and of all else are apart: the most of one is looked for while the other stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self.phase = FORWARD
+        self._sums: list[FloatArray] = [NOTHING, NOTHING]
+        # The most of either sum since the other one changed, and the most of both.
+        self._highest: list[FloatArray] = [NOTHING, NOTHING]
+        self._most: FloatArray | None = None
+        self._last_changed = 0
+        self._mask: BoolArray | bool | None = None
+
+    @property
+    def peak(self) -> FloatArray:
+        """Return the most bytes that were ever held."""
+        self._fold()
+        return NOTHING if self._most is None else self._most
+
+    def take(self, item: str, name: str, amount: FloatArray | float) -> Held:
+        """Allocate a piece."""
+        held = Held(item, name, self._here(amount))
+        self._change(held, held.amount)
+        return held
+
+    def drop(self, *pieces: Held | None) -> None:
+        """Let go of pieces."""
+        for held in pieces:
+            if held is not None and held.amount is not NOTHING:
+                let_go = self._here(held.amount)
+                held.amount = NOTHING if self._mask is None else held.amount - let_go
+                self._change(held, -let_go)
+
+    def resize(self, held: Held, amount: FloatArray | float) -> None:
+        """Let a piece become as large as this, in one event."""
+        more = self._here(amount - held.amount)
+        held.amount = held.amount + more
+        self._change(held, more)
+
+    @contextmanager
+    def where(self, mask: BoolArray | bool | None) -> Iterator[None]:
+        """Let what happens meanwhile happen in these layouts alone; None means all."""
+        outer = self._mask
+        if mask is not None:
+            self._mask = mask if outer is None else outer & mask
+        yield
+        self._mask = outer
+
+    def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
+        """Yield layers, lowest first or last; what happens meanwhile happens for each that one stands for."""
+        for run, part, group in layers.every(downwards=downwards):
+            with self.where(run.present(part)):
+                if part is Part.MIDDLE:
+                    yield from self._each_between(group, run.count)
+                else:
+                    yield from group
+
+    def moments(self, moments: Sequence[Moment]) -> None:
+        """Hold one after the other what a layer holds at each of some moments."""
+        most = moments[0].activations + moments[0].gradients
+        for moment in moments[1:]:
+            most = np.maximum(most, moment.activations + moment.gradients)
+        self.drop(self.take("activations", "layer at work", most))
+
+    def _each_between(self, group: Sequence[Layer], count: IntArray) -> Iterator[Layer]:
+        """Yield the layers of one group, and let what they did be done for all groups between the ends.
+
+        Every group does the same, so that after each the sum is larger by as much, and the most was held in the first
+        or in the last of them.
+        """
+        self._fold()
+        before, outer, self._most = list(self._sums), self._most, None
+        yield from group
+        self._fold()
+        more = np.maximum(count - Part.MIDDLE, 0)
+        added = [more * (now - then) for now, then in zip(self._sums, before, strict=True)]
+        within = np.maximum(self._most, self._most + (added[0] + added[1]))
+        self._most = within if outer is None else np.maximum(outer, within)
+        self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
+        self._highest = list(self._sums)
+
+    def _here(self, amount: FloatArray | float) -> FloatArray | float:
+        return amount if self._mask is None else np.where(self._mask, amount, 0.0)
+
+    def _change(self, held: Held, amount: FloatArray | float) -> None:
+        place = held.item in WORK
+        if place != self._last_changed:
+            self._fold()
+            self._last_changed = place
+        self._sums[place] = self._sums[place] + amount
+        self._highest[place] = np.maximum(self._highest[place], self._sums[place])
+
+    def _fold(self) -> None:
+        """Remember the most that was held since one of the sums last stood still."""
+        total = self._highest[0] + self._highest[1]
+        if self._most is None:
+            self._most = total
+        elif self._most.shape == total.shape:
+            np.maximum(self._most, total, out=self._most)
+        else:
+            self._most = np.maximum(self._most, total)
+        self._highest = list(self._sums)
