@@ -87,7 +87,8 @@ def _layer(
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
     if experts is not NO_UNIT:
-        before_experts = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
+        before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
+        before_experts = np.where(expert_units, before, 0.0)
     is_none = layouts.recompute == NONE
     return LayerOnRank(
         unit=unit,
@@ -101,8 +102,10 @@ def _layer(
         at_experts=np.ceil(
             np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
         ),
-        at_experts_again=np.ceil(_at_experts_again(asked, backward, message)),
-        experts_reduced=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not NO_UNIT else (),
+        at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
+        experts_gathered_again=np.where(_runs_experts_again(asked), experts.buffer, 0.0),
+        at_experts_reduced=np.ceil(backward.at_expert_reduction),
+        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not NO_UNIT else (),
     )
 
 
@@ -239,8 +242,8 @@ def _at_adapter_cast(asked: Question, layer: LayerBackward, recomputed: BoolArra
     return result
 
 
-def _at_experts_again(asked: Question, layer: LayerBackward, message: FloatArray) -> FloatArray:
-    """Return what is live at the end of a recomputed layer's second run, its experts' outputs in order again.
+def _runs_experts_again(asked: Question) -> BoolArray:
+    """Return where a second run of a layer ends with its experts' buffer still there.
 
     They are gathered as in a forward pass, and their buffer is let go of as that ends (torch,
     distributed/fsdp/_fully_shard/_fsdp_state.py, `_post_forward`). One rank alone gathers nothing; without shared
@@ -248,8 +251,8 @@ def _at_experts_again(asked: Question, layer: LayerBackward, message: FloatArray
     """
     layouts = asked.layouts
     has_shared = any(op.name.startswith(SHARED) for part in asked.job.layers for op in part.block.operations)
-    runs_again = np.bool_(has_shared) & (layouts.recompute != NONE) & (layouts.shard_group > layouts.expert_parallel)
-    return np.where(runs_again, layer.at_combine + message, 0.0)
+    is_shared = layouts.shard_group > layouts.expert_parallel
+    return np.bool_(has_shared) & (layouts.recompute != NONE) & is_shared
 
 
 def _beside_reduced_experts(asked: Question, held: LayerHoldings, layer: LayerBackward) -> list[Moment]:

@@ -15,6 +15,8 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank
 
+NO_BYTES: FloatArray = np.zeros(1)
+
 
 class Part(IntEnum):
     """Which of a run's layers one is; as a number, how many layers a run has at least that has it."""
@@ -40,9 +42,9 @@ class Layer:
     number: int
     _below: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
 
-    def of_below(self, quantity: Callable[[LayerOnRank], FloatArray], otherwise: FloatArray) -> FloatArray:
-        """Return a quantity of the layer below it, `otherwise` where it is the lowest."""
-        return self._below(quantity, otherwise)
+    def buffers_below(self, otherwise: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what the layer below it is gathered into, and that layer's experts; `otherwise` if it is the lowest."""
+        return self._below(lambda layer: layer.unit.buffer, otherwise), self._below(lambda layer: layer.experts.buffer, NO_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +60,11 @@ class Layers:
     """All layers of a stage, as runs of some."""
 
     runs: tuple[RunOfLayers, ...]
+    _highest: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
+
+    def highest_buffers(self) -> tuple[FloatArray, FloatArray]:
+        """Return what the stage's highest layer is gathered into, and that layer's experts."""
+        return self._highest(lambda layer: layer.unit.buffer, NO_BYTES), self._highest(lambda layer: layer.experts.buffer, NO_BYTES)
 
     def every(self, *, downwards: bool = False) -> Iterator[tuple[RunOfLayers, Part, tuple[Layer, ...]]]:
         """Yield the layers that stand for all, group by group, with the run and the part of it that they are."""
@@ -91,7 +98,7 @@ def layers_of(runs: Sequence[Run]) -> Layers:
             if own.most >= part:
                 own.layers[part] = tuple(_layer(runs, index, part, place) for place in range(len(run.unit)))
         made.append(own)
-    return Layers(runs=tuple(made))
+    return Layers(runs=tuple(made), _highest=_of_runs(runs))
 
 
 def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
@@ -108,7 +115,7 @@ def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
             _below=_of_one(below),
         )
         made.append(RunOfLayers(count=one, most=1, fewest=1, layers={Part.FIRST: (layer,)}))
-    return Layers(runs=tuple(made))
+    return Layers(runs=tuple(made), _highest=_of_one(of_layers[-1] if of_layers else None))
 
 
 def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
@@ -145,7 +152,8 @@ def _of_runs(runs: Sequence[Run]) -> Callable[[Callable[[LayerOnRank], FloatArra
     def ask(quantity: Callable[[LayerOnRank], FloatArray], otherwise: FloatArray) -> FloatArray:
         found = otherwise
         for run in runs:
-            found = np.where(run.count > 0, quantity(run.unit[-1]), found)
+            own = quantity(run.unit[-1])
+            found = own if run.count.min() > 0 else np.where(run.count > 0, own, found)
         return found
 
     return ask

@@ -45,7 +45,7 @@ class LayerOnRank:
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
-      them, `experts_reduced` the moments beside their reduction.
+      them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments `beside_reduction`.
     """
 
     unit: Unit
@@ -58,4 +58,6 @@ class LayerOnRank:
     beside_return: FloatArray
     at_experts: FloatArray
     at_experts_again: FloatArray
-    experts_reduced: tuple[Moment, ...]
+    experts_gathered_again: FloatArray
+    at_experts_reduced: FloatArray
+    beside_reduction: tuple[Moment, ...]

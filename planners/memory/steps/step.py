@@ -31,7 +31,7 @@ class Held:
 
     item: str
     name: str
-    amount: FloatArray | float
+    amount: FloatArray
 
 
 class Step:
@@ -48,6 +48,7 @@ class Step:
         self._most: FloatArray | None = None
         self._last_changed = 0
         self._mask: BoolArray | bool | None = None
+        self._carried: list[Held] = []
 
     @property
     def peak(self) -> FloatArray:
@@ -55,10 +56,16 @@ class Step:
         self._fold()
         return NOTHING if self._most is None else self._most
 
-    def take(self, item: str, name: str, amount: FloatArray | float) -> Held:
+    def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
         held = Held(item, name, self._here(amount))
         self._change(held, held.amount)
+        return held
+
+    def carry(self, item: str, name: str) -> Held:
+        """Return a piece, nothing as yet, that is handed from layer to layer, or grows with every one."""
+        held = Held(item, name, NOTHING)
+        self._carried.append(held)
         return held
 
     def drop(self, *pieces: Held | None) -> None:
@@ -69,7 +76,19 @@ class Step:
                 held.amount = NOTHING if self._mask is None else held.amount - let_go
                 self._change(held, -let_go)
 
-    def resize(self, held: Held, amount: FloatArray | float) -> None:
+    def grow(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much larger."""
+        more = self._here(amount)
+        held.amount = held.amount + more
+        self._change(held, more)
+
+    def hand_over(self, source: Held, target: Held) -> None:
+        """Let one piece be called by another's name from now on, which was let go of."""
+        handed = self._here(source.amount)
+        target.amount = target.amount + handed
+        source.amount = source.amount - handed
+
+    def resize(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become as large as this, in one event."""
         more = self._here(amount - held.amount)
         held.amount = held.amount + more
@@ -79,7 +98,7 @@ class Step:
     def where(self, mask: BoolArray | bool | None) -> Iterator[None]:
         """Let what happens meanwhile happen in these layouts alone; None means all."""
         outer = self._mask
-        if mask is not None:
+        if mask is not None and mask is not True:
             self._mask = mask if outer is None else outer & mask
         yield
         self._mask = outer
@@ -108,6 +127,7 @@ class Step:
         """
         self._fold()
         before, outer, self._most = list(self._sums), self._most, None
+        carried = [held.amount for held in self._carried]
         yield from group
         self._fold()
         more = np.maximum(count - Part.MIDDLE, 0)
@@ -116,11 +136,18 @@ class Step:
         self._most = within if outer is None else np.maximum(outer, within)
         self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
         self._highest = list(self._sums)
+        for held, amount in zip(self._carried, carried, strict=True):
+            if held.amount is not amount:
+                held.amount = held.amount + more * (held.amount - amount)
 
-    def _here(self, amount: FloatArray | float) -> FloatArray | float:
-        return amount if self._mask is None else np.where(self._mask, amount, 0.0)
+    def _here(self, amount: FloatArray) -> FloatArray:
+        if self._mask is None or amount is NOTHING:
+            return amount
+        return np.where(self._mask, amount, 0.0)
 
-    def _change(self, held: Held, amount: FloatArray | float) -> None:
+    def _change(self, held: Held, amount: FloatArray) -> None:
+        if amount is NOTHING:
+            return
         place = held.item in WORK
         if place != self._last_changed:
             self._fold()

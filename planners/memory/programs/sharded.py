@@ -1,0 +1,266 @@
+"""Fully sharded data parallelism: a step of stacks that gather weights unit by unit and reduce gradients likewise.
+
+A pipeline gathers a stage's weights once, and sums whole gradients until its last micro-batch: the first micro-batch
+that is differentiated finds no sums and all that wait, a later one all sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
+from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
+from plimsoll.planners.memory.programs.stage_layers import NO_UNIT
+from plimsoll.planners.memory.steps.layers import Layer, Layers
+from plimsoll.planners.memory.steps.on_rank import Moment, Unit
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NOTHING, REDUCTION, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardedStage:
+    """Whole bytes of one rank of a stage.
+
+    - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
+      head, None where they are not one of their own. `gathers_first_again`: the forward pass's end lets go of it.
+    - `others` are the micro-batches that wait while the first is differentiated, `others_later` while a later one is,
+      where there `is_later`.
+    - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
+      `received` the gradient that the next stage sends, and `received_apart` what of it is in no P2P buffer.
+    - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
+      the host, `held_inputs` what hooks of a finished layer hold.
+    - `head_kept`, `logits`, `kept_logits`, `logits_gradient`: at the head, at the loss, after it, and backwards;
+      `loss_lets_go` what a fused loss needs no more. `head_gradient` is the head's own; the embedding's is made as
+      `whole_embedding`, cut to `cut_embedding` and is `embedding_gradient` then. Both are of one table where that
+      `is_tied`, and `sum_of_both` is made of them.
+    """
+
+    rest: AtRest
+    layers: Layers
+    gathering: Gathering
+    first: Unit
+    head: Unit | None
+    gathers_first_again: bool
+    closes_before_loss: bool
+    others: FloatArray
+    others_later: FloatArray
+    is_later: BoolArray | None
+    message: FloatArray
+    embedded: FloatArray
+    received: FloatArray
+    received_apart: FloatArray
+    unsaved: FloatArray
+    stashed: FloatArray
+    held_inputs: FloatArray
+    head_kept: FloatArray
+    loss_lets_go: FloatArray
+    logits: FloatArray
+    kept_logits: FloatArray
+    logits_gradient: FloatArray
+    head_gradient: FloatArray
+    embedding_gradient: FloatArray
+    whole_embedding: FloatArray
+    is_tied: BoolArray | None
+    cut_embedding: FloatArray
+    sum_of_both: FloatArray
+    head_casts: tuple[Moment, ...]
+
+
+def sharded(step: Step, stage: ShardedStage) -> None:
+    """Go through one step."""
+    lasting = begin(step, stage.rest)
+    others = step.take("activations", "micro-batches that wait", stage.others)
+    work = _Passes(step, stage)
+    work.forward()
+    work.backward()
+    if stage.is_later is not None:
+        with step.where(stage.is_later):
+            step.resize(others, stage.others_later)
+            work.forward_again()
+            work.backward()
+    step.phase = REDUCTION
+    step.drop(lasting.passes)
+    with step.where(stage.gathering.for_the_step):
+        step.drop(others)
+        work.reduce_sums()
+    work.units.finish()
+    step.drop(others)
+    update(step, stage.rest)
+
+
+class _Passes:
+    """The passes of a micro-batch, and the pieces that outlast them."""
+
+    def __init__(self, step: Step, stage: ShardedStage) -> None:
+        self.step, self.stage = step, stage
+        self.units = Units(step, stage.gathering)
+        self.whole: dict[object, Held] = {}
+        self.summed: dict[object, Held] = {}
+        self.kept: dict[Layer, Held] = {}
+        self.gradient = step.carry("activations", "gradient of the stream")
+        self.hooked = step.carry("activations", "inputs that hooks hold")
+
+    def forward(self) -> None:
+        """Go through a micro-batch's forward pass and its loss."""
+        step, stage, units = self.step, self.stage, self.units
+        step.phase = FORWARD
+        self.whole["first"] = units.open_forward(stage.first)
+        self.stream = step.take("activations", "residual stream", stage.message)
+        if stage.head is not None:
+            units.close_forward(self.whole["first"])
+        self.stashed = step.take("activations", "on its way to the host", stage.stashed)
+        embedded = None
+        for layer in step.each(stage.layers):
+            self.whole[layer] = units.open_forward(layer.bytes.unit)
+            self.kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept_before_experts)
+            if layer.bytes.experts is not NO_UNIT:
+                self.whole[layer, "experts"] = units.open_forward(layer.bytes.experts)
+                step.resize(self.kept[layer], self._kept(layer))
+                units.close_forward(self.whole[layer, "experts"])
+            step.resize(self.kept[layer], self._kept(layer))
+            units.close_forward(self.whole[layer])
+            if layer.is_lowest is not False:
+                with step.where(layer.is_lowest):
+                    embedded = step.take("activations", "embedding's output", stage.embedded)
+        step.drop(embedded, self.stashed)
+        if stage.head is not None:
+            self.whole["head"] = units.open_forward(stage.head)
+        self._loss()
+
+    def forward_again(self) -> None:
+        """Go through a later micro-batch's forward pass and loss, with weights that are there still."""
+        step, stage = self.step, self.stage
+        step.phase = FORWARD
+        for layer in step.each(stage.layers):
+            step.resize(self.kept[layer], self._kept(layer))
+        self._loss()
+
+    def _kept(self, layer: Layer) -> FloatArray:
+        if layer.is_lowest is False:
+            return layer.bytes.kept
+        return layer.bytes.kept - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
+
+    def _loss(self) -> None:
+        step, stage = self.step, self.stage
+        step.resize(self.stream, stage.head_kept)
+        for moment in stage.head_casts[:1]:
+            step.drop(step.take("activations", moment.name, moment.activations))
+        if stage.closes_before_loss:
+            self.units.drop_buffer()
+        self.logits = step.take("logits", "logits", stage.logits)
+        step.resize(self.logits, stage.kept_logits)
+        self.units.drop_buffer()
+
+    def backward(self) -> None:
+        """Go through a micro-batch's backward pass, from the head down to the embedding."""
+        step, stage, units = self.step, self.stage, self.units
+        step.phase = BACKWARD
+        step.grow(self.stream, -stage.loss_lets_go)
+        if stage.gathers_first_again:
+            units.close_forward(self.whole["first"])
+            units.gather_ahead(stage.first.buffer)
+            units.open_backward(stage.first, self.whole["first"])
+        units.gather_ahead(*stage.layers.highest_buffers())
+        head = self._head()
+        step.grow(self.gradient, stage.message)
+        self._close_head(head)
+        received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
+        for layer in step.each(stage.layers, downwards=True):
+            self._layer(layer)
+            if layer.is_highest is not False:
+                with step.where(layer.is_highest):
+                    step.resize(received, stage.received_apart)
+        step.drop(received, self.hooked)
+        self._embedding(head)
+
+    def _head(self) -> Held:
+        """Differentiate loss and head; return the head's whole gradient."""
+        step, stage = self.step, self.stage
+        step.resize(self.logits, stage.logits_gradient)
+        for moment in stage.head_casts[1:]:
+            held = step.take("logits", moment.name, moment.gradients)
+            step.drop(step.take("activations", moment.name, moment.activations), held)
+        gradient = step.take("gradients", "head's gradient", stage.head_gradient)
+        step.drop(self.logits, self.stream)
+        return gradient
+
+    def _close_head(self, gradient: Held) -> None:
+        stage = self.stage
+        if stage.head is not None:
+            self.units.close_backward(stage.head, self.whole["head"], gradient, self._summed("head"))
+
+    def _layer(self, layer: Layer) -> None:
+        step, units, own = self.step, self.units, layer.bytes
+        units.open_backward(own.unit, self.whole[layer])
+        units.gather_ahead(*layer.buffers_below(self._lowest()))
+        step.drop(self.gradient)
+        beside = own.beside_moments
+        if layer.is_lowest is not False:
+            beside = beside - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
+        step.resize(self.kept[layer], beside)
+        if own.experts is not NO_UNIT:
+            self._open_experts(layer)
+        step.moments(own.moments)
+        if own.experts is not NO_UNIT:
+            self._close_experts(layer)
+        step.drop(self.kept[layer])
+        gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
+        step.grow(self.gradient, self.stage.message)
+        units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
+        step.grow(self.hooked, np.where(own.is_recomputed, self.stage.held_inputs, 0.0))
+
+    def _open_experts(self, layer: Layer) -> None:
+        """Gather experts that are a unit of their own, beside all that the layer holds then."""
+        step, own = self.step, layer.bytes
+        live = step.take("activations", "layer before its experts", own.at_experts)
+        self.units.open_experts(own.experts, self.whole[layer, "experts"])
+        step.drop(live)
+        again = step.take("activations", "experts run again", own.at_experts_again)
+        buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
+        step.drop(again, buffer)
+
+    def _close_experts(self, layer: Layer) -> None:
+        """Reduce experts that are a unit of their own, and differentiate the rest of the layer meanwhile."""
+        step, own = self.step, layer.bytes
+        live = step.take("activations", "layer behind its experts", own.at_experts_reduced)
+        gradients = step.take("gradients", "experts' gradients", own.experts.gradients)
+        held = self.whole[layer, "experts"]
+        self.units.close_backward(own.experts, held, gradients, self._summed((layer, "experts")))
+        step.drop(live)
+        step.moments(own.beside_reduction)
+
+    def _embedding(self, head: Held) -> None:
+        """Differentiate the embedding, and reduce the unit that it is in."""
+        step, stage, units = self.step, self.stage, self.units
+        if stage.head is not None:
+            units.open_backward(stage.first, self.whole["first"])
+        gradients = step.take("gradients", "embedding's gradient", stage.whole_embedding)
+        step.drop(step.take("communication", "embedding's gradient, cut", stage.cut_embedding))
+        step.resize(gradients, stage.embedding_gradient)
+        step.drop(self.gradient)
+        step.drop(step.take("gradients", "sum of a tied table's gradients", stage.sum_of_both))
+        if stage.is_tied is not None:
+            with step.where(stage.is_tied):
+                step.drop(head)
+        step.hand_over(head, gradients)
+        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"))
+
+    def reduce_sums(self) -> None:
+        """Reduce what a pipeline's micro-batches have summed, unit by unit."""
+        step, stage, units = self.step, self.stage, self.units
+        units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
+        for layer in step.each(stage.layers):
+            units.reduce_summed(layer.bytes.unit, self.whole[layer], self._summed(layer))
+        if stage.head is not None:
+            units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+
+    def _lowest(self) -> FloatArray:
+        """Return the buffer that is gathered into while the lowest layer is differentiated."""
+        return NOTHING if self.stage.head is None else self.stage.first.buffer
+
+    def _summed(self, name: object) -> Held:
+        if name not in self.summed:
+            self.summed[name] = self.step.take("communication", "summed gradients", NOTHING)
+        return self.summed[name]

@@ -1,0 +1,171 @@
+"""The quantities of a fully sharded step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
+from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
+from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.sharded import ShardedStage
+from plimsoll.planners.memory.programs.sharded_units import Gathering
+from plimsoll.planners.memory.programs.stage_layers import FP8, stage_layers
+from plimsoll.planners.memory.steps.on_rank import Moment, Unit
+from plimsoll.planners.memory.steps.step import NOTHING
+
+FP8_BYTES = 1
+
+
+def sharded_stage(asked: Question) -> ShardedStage:
+    """Return the quantities of the program."""
+    layouts, rows, job, held, active = asked.layouts, asked.rows, asked.job, asked.held, asked.active
+    traffic, size = job.profile.weights, job.precision.compute_bytes
+    is_piped = layouts.pipeline_parallel > 1
+    stays = is_piped & np.bool_(traffic.pipelines_gather_once)
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    learns_beside = any(companion.trainable for companion in job.companions)
+    adds_up = np.bool_(learns_beside) | ((micro_batches > 1) & ~stays)
+    gathering = Gathering(
+        by_layer=has_gathering(layouts.zero_stage, job, "gathered_by_layer") & ~stays,
+        for_the_step=stays,
+        copies_out=traffic.gather_copies,
+        adds_up=adds_up,
+        waits_for_replicas=layouts.shard_group < layouts.data_parallel,
+        sends=are_gradients_sent(layouts, job),
+    )
+    has_own_units = traffic.vocabulary_units and not job.model.tied_head
+    first, head = _vocabulary(asked, has_own_units=has_own_units)
+    waiting = waiting_micro_batch(asked)
+    others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
+    goes_on = micro_batches > rows.in_flight
+    is_fused = layouts.fused_cross_entropy & rows.has_head
+    message = np.ceil(active.p2p_message)
+    head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
+    is_tied = np.bool_(job.model.tied_head) & rows.has_embedding & rows.has_head
+    embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
+    is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
+    table = np.ceil(size * (held.root_elements - held.head_elements))
+    kernels = job.profile.kernels
+    received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
+    is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
+    return ShardedStage(
+        rest=at_rest(asked, keeps_gradients=adds_up),
+        layers=stage_layers(asked, are_gathered=True, expert_units=is_mixture_unit),
+        gathering=gathering,
+        first=first,
+        head=head,
+        gathers_first_again=traffic.gather_copies and not traffic.vocabulary_units and job.profile.loss.inside_model,
+        closes_before_loss=traffic.vocabulary_units,
+        others=others,
+        others_later=np.where(goes_on, others, np.maximum(others - waiting, 0.0)),
+        is_later=stays & (micro_batches > 1) if stays.any() else None,
+        message=message,
+        embedded=np.ceil(_embedded(asked)),
+        received=received,
+        received_apart=NOTHING if kernels.pipelines_keep_messages else received,
+        unsaved=np.ceil(active.first_adapter_savings),
+        stashed=np.ceil(active.waiting),
+        held_inputs=np.ceil(_held_inputs(asked)),
+        head_kept=np.ceil(active.head),
+        loss_lets_go=np.where(is_fused, message, 0.0),
+        logits=np.ceil(active.logits),
+        kept_logits=np.ceil(active.kept_logits),
+        logits_gradient=_logits_gradient(asked, head_gradient),
+        head_gradient=head_gradient,
+        embedding_gradient=embedding_gradient,
+        whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
+        is_tied=is_tied if job.model.tied_head else None,
+        cut_embedding=np.where(is_split, table, 0.0),
+        sum_of_both=np.where(is_tied & is_split, table, 0.0) if job.model.tied_head else NOTHING,
+        head_casts=_head_casts(asked),
+    )
+
+
+def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | None]:
+    """Return the unit of the embedding, and that of last norm and head where they are not one with it."""
+    held, job = asked.held, asked.job
+    size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
+    shard = np.ceil(held.root_gradients + held.root_gradients_sent)
+    whole = Unit(
+        weights=np.ceil(size * held.root_elements + held.root_frozen),
+        buffer=np.ceil(size * held.root_padded + held.root_frozen),
+        gradients=np.ceil(size * held.root_elements),
+        reduced=np.ceil(reduce_bytes * held.root_padded),
+        shard=shard,
+    )
+    if not has_own_units:
+        return whole, None
+    head = Unit(
+        weights=np.ceil(size * held.head_elements),
+        buffer=np.ceil(size * held.head_padded),
+        gradients=np.ceil(size * held.head_elements),
+        reduced=np.ceil(reduce_bytes * held.head_padded),
+        shard=np.ceil(held.head_gradients + held.head_gradients_sent),
+    )
+    embedding = Unit(
+        weights=whole.weights - head.weights,
+        buffer=whole.buffer - head.buffer,
+        gradients=whole.gradients - head.gradients,
+        reduced=whole.reduced - head.reduced,
+        shard=whole.shard - head.shard,
+    )
+    return embedding, head
+
+
+def _embedded(asked: Question) -> FloatArray:
+    """Return the embedding's output, which transformers' model holds until its last layer is through.
+
+    Nothing where a layer keeps it: its input, if it is recomputed, and a LayerNorm's that learns. Source: transformers
+    5.23, models/llama/modeling_llama.py, `LlamaModel.forward` (`inputs_embeds`).
+    """
+    job, active, layouts = asked.job, asked.active, asked.layouts
+    if not job.profile.kernels.transformers_modules or (job.method == "full" and keeps_first_input(job)):
+        return NOTHING
+    is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
+    return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
+
+
+def _held_inputs(asked: Question) -> FloatArray:
+    """Return what hooks of a finished layer still hold: its recomputed input and that input's gradient."""
+    job = asked.job
+    if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
+        return NOTHING
+    is_gathered = has_gathering(asked.layouts.zero_stage, job, "gathered_by_layer")
+    return np.where(is_gathered, 2.0 * asked.active.checkpoint, 0.0)
+
+
+def _logits_gradient(asked: Question, head_gradient: FloatArray) -> FloatArray:
+    """Return the logits' gradient in the compute precision; of a fused loss what it made, but for the head's own."""
+    layouts, job, active = asked.layouts, asked.job, asked.active
+    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
+    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
+    plain = np.where(asked.rows.has_head, job.precision.compute_bytes * logits, 0.0)
+    kept = np.ceil(active.kept_logits)
+    fused = np.maximum(kept - head_gradient, 0.0)
+    return np.where(layouts.fused_cross_entropy, fused, np.minimum(np.ceil(plain), kept))
+
+
+def _head_casts(asked: Question) -> tuple[Moment, ...]:
+    """Return the moments at which the head's products cast what they multiply to fp8, by torchao's separate operations.
+
+    In the forward pass and for the hidden states' gradient that is the head itself, for the head's own gradient the
+    logits' (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args`). What they hold of logits is beside the
+    logits' gradient.
+    """
+    job, layouts, held = asked.job, asked.layouts, asked.held
+    if job.precision.compute_format != FP8:
+        return ()
+    cast = job.profile.kernels.fp8_cast_bytes
+    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
+    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
+    logits = np.where(asked.rows.has_head, logits, 0.0)
+    weight = held.head_matrix_elements
+    done = asked.active.p2p_message + FP8_BYTES * weight
+    return (
+        Moment("head cast", np.ceil(cast * weight), NOTHING),
+        Moment("head cast again", np.ceil(cast * weight), np.ceil(FP8_BYTES * logits)),
+        Moment("logits' gradient cast", np.ceil(done), np.ceil((FP8_BYTES + cast) * logits)),
+    )

@@ -1,0 +1,126 @@
+"""How FSDP gathers and reduces the units of its weights.
+
+FSDP2 gathers a unit into a buffer and copies it out of it. In the forward pass the buffer stays until the next unit has
+been copied out, in the backward pass the next unit is gathered ahead, and a unit's reduction ends as the next one's
+begins (torch, distributed/fsdp/_fully_shard/_fsdp_param_group.py). FSDP1's weights are views of what they were
+gathered into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.memory.steps.on_rank import Unit
+from plimsoll.planners.memory.steps.step import NOTHING, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gathering:
+    """When which layouts gather and reduce.
+
+    Units are let go of after their forward pass where they are gathered `by_layer`, else after their backward pass or,
+    `for_the_step`, after the last micro-batch. `copies_out` is false where weights are views of a buffer. `adds_up`
+    marks gradients that micro-batches before have left, `waits_for_replicas` shards that are summed over replicas and
+    last until all are, `sends` shards that go to the host.
+    """
+
+    by_layer: BoolArray
+    for_the_step: BoolArray
+    copies_out: bool
+    adds_up: BoolArray
+    waits_for_replicas: BoolArray
+    sends: BoolArray
+
+
+class Units:
+    """The units of a stage during a step: what is gathered, and what is being reduced."""
+
+    def __init__(self, step: Step, when: Gathering) -> None:
+        self._step, self._when = step, when
+        self._buffer = step.carry("communication", "gathered")
+        self._ahead = step.carry("communication", "gathered ahead")
+        self._experts_ahead = step.carry("communication", "experts gathered ahead")
+        self._reduction = step.carry("communication", "reduction")
+        self._shards = step.carry("gradients", "shards")
+
+    def open_forward(self, unit: Unit) -> Held:
+        """Gather a unit and return its weights; the buffer of the one before is let go of."""
+        step = self._step
+        whole = step.take("communication", "weights", NOTHING)
+        if self._when.copies_out:
+            ahead = step.take("communication", "gathered", unit.buffer)
+            step.grow(whole, unit.weights)
+            step.drop(self._buffer)
+            step.hand_over(ahead, self._buffer)
+            return whole
+        with step.where(self._when.by_layer):
+            ahead = step.take("communication", "gathered", unit.buffer)
+            step.drop(self._buffer)
+            step.hand_over(ahead, self._buffer)
+        with step.where(~self._when.by_layer):
+            step.grow(whole, unit.weights)
+        return whole
+
+    def close_forward(self, whole: Held) -> None:
+        """Let go of a unit's weights, if they are gathered again for the backward pass."""
+        with self._step.where(self._when.by_layer):
+            self._step.drop(whole)
+
+    def drop_buffer(self) -> None:
+        """Let go of the buffer that was gathered into last."""
+        self._step.drop(self._buffer)
+
+    def gather_ahead(self, buffer: FloatArray, experts: FloatArray = NOTHING) -> None:
+        """Gather the next unit of the backward pass into a buffer, and a layer's experts with it."""
+        with self._step.where(self._when.by_layer):
+            self._step.grow(self._ahead, buffer)
+            self._step.grow(self._experts_ahead, experts)
+
+    def open_backward(self, unit: Unit, whole: Held) -> None:
+        """Copy a unit that was gathered ahead out of its buffer."""
+        self._open(unit, whole, self._ahead)
+
+    def open_experts(self, unit: Unit, whole: Held) -> None:
+        """Copy a layer's experts out of theirs."""
+        self._open(unit, whole, self._experts_ahead)
+
+    def _open(self, unit: Unit, whole: Held, ahead: Held) -> None:
+        with self._step.where(self._when.by_layer):
+            if self._when.copies_out:
+                self._step.grow(whole, unit.weights)
+                self._step.drop(ahead)
+            else:
+                self._step.drop(ahead)
+                self._step.grow(whole, unit.weights)
+
+    def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held) -> None:
+        """Let go of a unit's weights and reduce its gradients, or add them up until the step's last micro-batch."""
+        step, when = self._step, self._when
+        with step.where(~when.for_the_step):
+            step.drop(whole)
+            self._reduce(unit, gradients)
+        with step.where(when.for_the_step):
+            step.resize(summed, unit.reduced)
+            step.drop(gradients)
+
+    def reduce_summed(self, unit: Unit, whole: Held, summed: Held) -> None:
+        """Reduce what micro-batches have summed of a unit, and let go of its weights."""
+        step = self._step
+        step.drop(whole)
+        self._reduce(unit, summed)
+
+    def finish(self) -> None:
+        """Wait for the last reduction, and for the sums over replicas."""
+        self._step.drop(self._reduction)
+        with self._step.where(self._when.adds_up):
+            self._step.drop(self._shards)
+
+    def _reduce(self, unit: Unit, gradients: Held) -> None:
+        step, when = self._step, self._when
+        step.drop(self._reduction)
+        step.grow(self._reduction, unit.reduced)
+        step.grow(self._shards, unit.shard)
+        step.drop(gradients)
+        with step.where(when.sends | (when.adds_up & ~when.waits_for_replicas)):
+            step.grow(self._shards, -unit.shard)
