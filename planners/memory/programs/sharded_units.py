@@ -120,7 +120,8 @@ class Units:
         step, when = self._step, self._when
         step.drop(self._reduction)
         step.grow(self._reduction, unit.reduced)
-        step.grow(self._shards, unit.shard)
+        # The shard is made once the whole gradients have been copied and let go of (`foreach_reduce`).
         step.drop(gradients)
+        step.grow(self._shards, unit.shard)
         with step.where(when.sends | (when.adds_up & ~when.waits_for_replicas)):
             step.grow(self._shards, -unit.shard)
