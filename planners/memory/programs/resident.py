@@ -52,7 +52,7 @@ def resident_stage(asked: Question) -> ResidentStage:
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.bool_(True)),
-        layers=stage_layers(asked, are_gathered=False, expert_units=np.zeros(1, dtype=bool)),
+        layers=stage_layers(asked, gradient_bytes=None),
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),
         received=np.ceil(received),

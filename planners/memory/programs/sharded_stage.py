@@ -9,6 +9,7 @@ from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.logits import logits_gradient, stage_logits
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import Gathering
@@ -53,7 +54,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
     return ShardedStage(
         rest=at_rest(asked, keeps_gradients=adds_up),
-        layers=stage_layers(asked, are_gathered=True, expert_units=is_mixture_unit),
+        layers=stage_layers(asked, gradient_bytes=np.full(1, float(size)), expert_units=is_mixture_unit),
         gathering=gathering,
         first=first,
         head=head,
@@ -73,7 +74,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         loss_lets_go=np.where(is_fused, message, 0.0),
         logits=np.ceil(active.logits),
         kept_logits=np.ceil(active.kept_logits),
-        logits_gradient=_logits_gradient(asked, head_gradient),
+        logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
         embedding_gradient=embedding_gradient,
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
@@ -137,17 +138,6 @@ def _held_inputs(asked: Question) -> FloatArray:
     return np.where(is_gathered, 2.0 * asked.active.checkpoint, 0.0)
 
 
-def _logits_gradient(asked: Question, head_gradient: FloatArray) -> FloatArray:
-    """Return the logits' gradient in the compute precision; of a fused loss what it made, but for the head's own."""
-    layouts, job, active = asked.layouts, asked.job, asked.active
-    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
-    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
-    plain = np.where(asked.rows.has_head, job.precision.compute_bytes * logits, 0.0)
-    kept = np.ceil(active.kept_logits)
-    fused = np.maximum(kept - head_gradient, 0.0)
-    return np.where(layouts.fused_cross_entropy, fused, np.minimum(np.ceil(plain), kept))
-
-
 def _head_casts(asked: Question) -> tuple[Moment, ...]:
     """Return the moments at which the head's products cast what they multiply to fp8, by torchao's separate operations.
 
@@ -155,13 +145,11 @@ def _head_casts(asked: Question) -> tuple[Moment, ...]:
     logits' (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args`). What they hold of logits is beside the
     logits' gradient.
     """
-    job, layouts, held = asked.job, asked.layouts, asked.held
+    job, held = asked.job, asked.held
     if job.precision.compute_format != FP8:
         return ()
     cast = job.profile.kernels.fp8_cast_bytes
-    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
-    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
-    logits = np.where(asked.rows.has_head, logits, 0.0)
+    logits = stage_logits(asked)
     weight = held.head_matrix_elements
     done = asked.active.p2p_message + FP8_BYTES * weight
     return (

@@ -26,12 +26,21 @@ SHARED = "shared"
 NO_UNIT = Unit(weights=NOTHING, buffer=NOTHING, gradients=NOTHING, reduced=NOTHING, shard=NOTHING)
 
 
-def stage_layers(asked: Question, *, are_gathered: bool, expert_units: BoolArray) -> Layers:
-    """Return the layers of every stage; where they `are_gathered`, a layer's gradients wait for each other."""
+NO_EXPERT_UNITS: BoolArray = np.zeros(1, dtype=bool)
+
+
+def stage_layers(
+    asked: Question, *, gradient_bytes: FloatArray | None, expert_units: BoolArray = NO_EXPERT_UNITS
+) -> Layers:
+    """Return the layers of every stage.
+
+    A layer's gradients lie on the device in `gradient_bytes` of each element until the layer is done; None where they
+    are added up as they are made.
+    """
 
     @functools.cache
     def layer(kind: int, is_recomputed: bool | None) -> LayerOnRank:
-        return _layer(asked, kind, is_recomputed, are_gathered=are_gathered, expert_units=expert_units)
+        return _layer(asked, kind, is_recomputed, gradient_bytes=gradient_bytes, expert_units=expert_units)
 
     return layers_of(_runs(asked, layer))
 
@@ -67,7 +76,12 @@ def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> 
 
 
 def _layer(
-    asked: Question, kind: int, is_recomputed: bool | None, *, are_gathered: bool, expert_units: BoolArray
+    asked: Question,
+    kind: int,
+    is_recomputed: bool | None,
+    *,
+    gradient_bytes: FloatArray | None,
+    expert_units: BoolArray,
 ) -> LayerOnRank:
     """Return a layer; `is_recomputed` None where that is as the layout says of all layers."""
     layouts, job = asked.layouts, asked.job
@@ -97,7 +111,7 @@ def _layer(
         kept=np.ceil(kept),
         kept_before_experts=np.ceil(np.minimum(before_experts, kept)),
         beside_moments=np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed),
-        moments=_whole(_moments(asked, held, own, recomputed, expert_units, are_gathered=are_gathered)),
+        moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
         beside_return=np.ceil(returned),
         at_experts=np.ceil(
             np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
@@ -154,8 +168,7 @@ def _moments(
     own: LayerActivity,
     recomputed: BoolArray,
     expert_units: BoolArray,
-    *,
-    are_gathered: bool,
+    gradient_bytes: FloatArray | None,
 ) -> list[Moment]:
     """Return the moments of a layer's backward pass at which most can be held, the last matrix first.
 
@@ -177,9 +190,9 @@ def _moments(
         return [Moment("outputs' gradient", combined, NOTHING), Moment("last matrix", last, NOTHING)]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
-    if not are_gathered:
+    if gradient_bytes is None:
         return moments
-    behind = size * held.feed_forward
+    behind = gradient_bytes * held.feed_forward
 
     def of_one_unit(amount: FloatArray) -> FloatArray:
         return np.where(expert_units, 0.0, amount) if expert_units.any() else amount
@@ -192,20 +205,20 @@ def _moments(
         moments += [
             Moment("last matrix cast", layer.at_last_matmul + cast, NOTHING),
             Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NOTHING),
-            Moment("first matrix cast", layer.at_second_norm + cast, np.maximum(behind - size * held.last_matrix, 0.0)),
+            Moment("first matrix cast", layer.at_second_norm + cast, np.maximum(behind - gradient_bytes * held.last_matrix, 0.0)),
         ]
     if is_mixture and job.method == "full":
         moments += [
             Moment("outputs' gradient", combined, NOTHING),
-            Moment("experts' first product", layer.at_expert_matmuls, size * held.experts),
+            Moment("experts' first product", layer.at_expert_matmuls, gradient_bytes * held.experts),
         ]
     if kernels.works_in_place:
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [
         *moments,
         Moment("second norm", of_one_unit(layer.at_second_norm), of_one_unit(behind)),
-        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(size * held.behind_attention)),
-        Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(size * held.elements)),
+        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(gradient_bytes * held.behind_attention)),
+        Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
     ]
 
 

@@ -61,3 +61,13 @@ class LayerOnRank:
     experts_gathered_again: FloatArray
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
+
+    @property
+    def copies(self) -> FloatArray:
+        """Return its learning weights in the compute precision, as autocast copies them."""
+        return self.unit.gradients
+
+    @property
+    def gradients(self) -> FloatArray:
+        """Return its gradients as the rank keeps them."""
+        return self.unit.shard
