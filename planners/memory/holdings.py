@@ -201,15 +201,14 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
                 elements=split.layers[kind],
                 frozen_bytes=frozen.layers[kind],
                 padded=padded.layers[kind],
-                gradient_bytes=gradients.layers[kind] * states.gradient * on_device,
+                gradient_bytes=gradients.layers[kind] * states.gradient,
                 last_matrix=by_parameters.spread(_last_matrix, part),
                 feed_forward=by_parameters.spread(_feed_forward_weights, part),
                 behind_attention=by_parameters.spread(_weights_behind_attention, part),
                 experts=_experts_of(split_elements, part, job, by_parameters),
                 experts_padded=_experts_of(padded_elements, part, job, by_parameters),
                 expert_gradient_bytes=_experts_of(shard_elements, part, job, division(rules.gradients_from))
-                * states.gradient
-                * on_device,
+                * states.gradient,
                 last_experts=by_parameters.spread(_last_stacked_matrices, part),
                 dequantized_bytes=frozen.dequantized_of[kind],
             )

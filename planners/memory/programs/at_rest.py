@@ -11,7 +11,7 @@ from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.steps.step import NOTHING, UPDATE, Held, Step
+from plimsoll.planners.memory.steps.step import NO_BYTES, UPDATE, Held, Step
 from plimsoll.planners.ground.terms import GPIPE
 
 
@@ -58,7 +58,7 @@ def pipeline_output(asked: Question) -> FloatArray:
     layouts, rows, job = asked.layouts, asked.rows, asked.job
     is_piped = layouts.pipeline_parallel > 1
     if not job.profile.loss.pipelines_keep_output or not is_piped.any():
-        return NOTHING
+        return NO_BYTES
     division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
     logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
     return np.where(is_piped & rows.has_head, job.precision.compute_bytes * logits, 0.0)
@@ -107,7 +107,7 @@ def _temporaries(asked: Question) -> FloatArray:
     held, job = asked.held, asked.job
     kind = job.optimizer
     if kind.is_one_kernel:
-        return NOTHING
+        return NO_BYTES
     if not kind.matrix_temporary_bytes:
         copies = job.profile.optimizer_transient_copies * job.states.parameter
         return copies * held.local_parameters

@@ -19,7 +19,7 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NOTHING, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,7 +146,7 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         head_copy=size * head,
         message=np.ceil(active.checkpoint),
         stashed=np.ceil(active.waiting),
-        embedded=NOTHING,
+        embedded=NO_BYTES,
         unsaved=np.ceil(active.first_adapter_savings),
         head_kept=np.ceil(active.head),
         forward_logits=np.ceil(np.where(casts, forward, active.logits)),

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
-from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.p2p_buffers import received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +55,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),
         received=np.ceil(received),
-        received_apart=np.ceil(NOTHING if kernels.pipelines_keep_messages else received),
+        received_apart=np.ceil(NO_BYTES if kernels.pipelines_keep_messages else received),
         unsaved=np.ceil(active.first_adapter_savings),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),

@@ -16,7 +16,7 @@ from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
 from plimsoll.planners.memory.programs.stage_layers import NO_UNIT
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import Moment, Unit
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NOTHING, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -258,9 +258,9 @@ class _Passes:
 
     def _lowest(self) -> FloatArray:
         """Return the buffer that is gathered into while the lowest layer is differentiated."""
-        return NOTHING if self.stage.head is None else self.stage.first.buffer
+        return NO_BYTES if self.stage.head is None else self.stage.first.buffer
 
     def _summed(self, name: object) -> Held:
         if name not in self.summed:
-            self.summed[name] = self.step.take("communication", "summed gradients", NOTHING)
+            self.summed[name] = self.step.take("communication", "summed gradients", NO_BYTES)
         return self.summed[name]

@@ -13,9 +13,9 @@ from plimsoll.planners.memory.programs.logits import logits_gradient, stage_logi
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import Gathering
-from plimsoll.planners.memory.programs.stage_layers import FP8, stage_layers
+from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
 from plimsoll.planners.memory.steps.on_rank import Moment, Unit
-from plimsoll.planners.memory.steps.step import NOTHING
+from plimsoll.planners.memory.steps.step import NO_BYTES
 
 FP8_BYTES = 1
 
@@ -36,6 +36,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         adds_up=adds_up,
         waits_for_replicas=layouts.shard_group < layouts.data_parallel,
         sends=are_gradients_sent(layouts, job),
+        casts_shards=traffic.gather_copies and traffic.reduce_bytes != job.states.gradient,
     )
     has_own_units = traffic.vocabulary_units and not job.model.tied_head
     first, head = _vocabulary(asked, has_own_units=has_own_units)
@@ -66,7 +67,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         message=message,
         embedded=np.ceil(_embedded(asked)),
         received=received,
-        received_apart=NOTHING if kernels.pipelines_keep_messages else received,
+        received_apart=NO_BYTES if kernels.pipelines_keep_messages else received,
         unsaved=np.ceil(active.first_adapter_savings),
         stashed=np.ceil(active.waiting),
         held_inputs=np.ceil(_held_inputs(asked)),
@@ -80,7 +81,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
         is_tied=is_tied if job.model.tied_head else None,
         cut_embedding=np.where(is_split, table, 0.0),
-        sum_of_both=np.where(is_tied & is_split, table, 0.0) if job.model.tied_head else NOTHING,
+        sum_of_both=np.where(is_tied & is_split, table, 0.0) if job.model.tied_head else NO_BYTES,
         head_casts=_head_casts(asked),
     )
 
@@ -90,28 +91,43 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
     held, job = asked.held, asked.job
     size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
     shard = np.ceil(held.root_gradients + held.root_gradients_sent)
+    table = np.ceil(held.head_matrix_elements)
+    # A tied head has no weight of its own: the last one is a norm's.
+    is_shared = is_divided(asked)
+    last_of_head = np.where(is_shared & np.bool_(not job.model.tied_head), table, 0.0)
+    widening = reduce_bytes / job.states.gradient
     whole = Unit(
         weights=np.ceil(size * held.root_elements + held.root_frozen),
-        buffer=np.ceil(size * held.root_padded + held.root_frozen),
+        buffer=gathered_into(asked, size * held.root_padded + held.root_frozen),
         gradients=np.ceil(size * held.root_elements),
         reduced=np.ceil(reduce_bytes * held.root_padded),
+        output=np.ceil(shard * widening),
         shard=shard,
+        last_gradient=size * last_of_head,
+        last_summed=reduce_bytes * last_of_head,
     )
     if not has_own_units:
         return whole, None
     head = Unit(
         weights=np.ceil(size * held.head_elements),
-        buffer=np.ceil(size * held.head_padded),
+        buffer=gathered_into(asked, size * held.head_padded),
         gradients=np.ceil(size * held.head_elements),
         reduced=np.ceil(reduce_bytes * held.head_padded),
+        output=np.ceil((held.head_gradients + held.head_gradients_sent) * widening),
         shard=np.ceil(held.head_gradients + held.head_gradients_sent),
+        last_gradient=size * last_of_head,
+        last_summed=reduce_bytes * last_of_head,
     )
+    elements = np.ceil(held.root_elements - held.head_elements)
     embedding = Unit(
         weights=whole.weights - head.weights,
         buffer=whole.buffer - head.buffer,
         gradients=whole.gradients - head.gradients,
         reduced=whole.reduced - head.reduced,
+        output=whole.output - head.output,
         shard=whole.shard - head.shard,
+        last_gradient=np.where(is_shared, size * elements, 0.0),
+        last_summed=np.where(is_shared, reduce_bytes * elements, 0.0),
     )
     return embedding, head
 
@@ -124,7 +140,7 @@ def _embedded(asked: Question) -> FloatArray:
     """
     job, active, layouts = asked.job, asked.active, asked.layouts
     if not job.profile.kernels.transformers_modules or (job.method == "full" and keeps_first_input(job)):
-        return NOTHING
+        return NO_BYTES
     is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
     return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
 
@@ -133,7 +149,7 @@ def _held_inputs(asked: Question) -> FloatArray:
     """Return what hooks of a finished layer still hold: its recomputed input and that input's gradient."""
     job = asked.job
     if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
-        return NOTHING
+        return NO_BYTES
     is_gathered = has_gathering(asked.layouts.zero_stage, job, "gathered_by_layer")
     return np.where(is_gathered, 2.0 * asked.active.checkpoint, 0.0)
 
@@ -153,7 +169,7 @@ def _head_casts(asked: Question) -> tuple[Moment, ...]:
     weight = held.head_matrix_elements
     done = asked.active.p2p_message + FP8_BYTES * weight
     return (
-        Moment("head cast", np.ceil(cast * weight), NOTHING),
+        Moment("head cast", np.ceil(cast * weight), NO_BYTES),
         Moment("head cast again", np.ceil(cast * weight), np.ceil(FP8_BYTES * logits)),
         Moment("logits' gradient cast", np.ceil(done), np.ceil((FP8_BYTES + cast) * logits)),
     )

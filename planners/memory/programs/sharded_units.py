@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.steps.on_rank import Unit
-from plimsoll.planners.memory.steps.step import NOTHING, Held, Step
+from plimsoll.planners.memory.steps.step import NO_BYTES, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,8 +21,9 @@ class Gathering:
 
     Units are let go of after their forward pass where they are gathered `by_layer`, else after their backward pass or,
     `for_the_step`, after the last micro-batch. `copies_out` is false where weights are views of a buffer. `adds_up`
-    marks gradients that micro-batches before have left, `waits_for_replicas` shards that are summed over replicas and
-    last until all are, `sends` shards that go to the host.
+    marks gradients that micro-batches before have left, `waits_for_replicas` those that are summed over replicas, whose
+    outputs last until all are, `sends` shards that go to the host; `casts_shards` says that they are narrower than the
+    reduction's output.
     """
 
     by_layer: BoolArray
@@ -31,6 +32,7 @@ class Gathering:
     adds_up: BoolArray
     waits_for_replicas: BoolArray
     sends: BoolArray
+    casts_shards: bool
 
 
 class Units:
@@ -42,12 +44,13 @@ class Units:
         self._ahead = step.carry("communication", "gathered ahead")
         self._experts_ahead = step.carry("communication", "experts gathered ahead")
         self._reduction = step.carry("communication", "reduction")
+        self._outputs = step.carry("gradients", "outputs of reductions")
         self._shards = step.carry("gradients", "shards")
 
     def open_forward(self, unit: Unit) -> Held:
         """Gather a unit and return its weights; the buffer of the one before is let go of."""
         step = self._step
-        whole = step.take("communication", "weights", NOTHING)
+        whole = step.take("communication", "weights", NO_BYTES)
         if self._when.copies_out:
             ahead = step.take("communication", "gathered", unit.buffer)
             step.grow(whole, unit.weights)
@@ -71,7 +74,7 @@ class Units:
         """Let go of the buffer that was gathered into last."""
         self._step.drop(self._buffer)
 
-    def gather_ahead(self, buffer: FloatArray, experts: FloatArray = NOTHING) -> None:
+    def gather_ahead(self, buffer: FloatArray, experts: FloatArray = NO_BYTES) -> None:
         """Gather the next unit of the backward pass into a buffer, and a layer's experts with it."""
         with self._step.where(self._when.by_layer):
             self._step.grow(self._ahead, buffer)
@@ -99,7 +102,7 @@ class Units:
         step, when = self._step, self._when
         with step.where(~when.for_the_step):
             step.drop(whole)
-            self._reduce(unit, gradients)
+            self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
             step.resize(summed, unit.reduced)
             step.drop(gradients)
@@ -108,20 +111,35 @@ class Units:
         """Reduce what micro-batches have summed of a unit, and let go of its weights."""
         step = self._step
         step.drop(whole)
-        self._reduce(unit, summed)
+        self._reduce(unit, summed, unit.last_summed)
 
     def finish(self) -> None:
         """Wait for the last reduction, and for the sums over replicas."""
-        self._step.drop(self._reduction)
-        with self._step.where(self._when.adds_up):
-            self._step.drop(self._shards)
+        self._step.drop(self._reduction, self._outputs)
 
-    def _reduce(self, unit: Unit, gradients: Held) -> None:
+    def _reduce(self, unit: Unit, gradients: Held, last: FloatArray) -> None:
+        """Copy gradients into the reduction's buffer, let go of them, and make the shard.
+
+        A variable of the loop that copies them holds the last one to the end (torch,
+        distributed/fsdp/_fully_shard/_fsdp_collectives.py, `foreach_reduce`: `unsharded_grad`).
+        """
         step, when = self._step, self._when
         step.drop(self._reduction)
         step.grow(self._reduction, unit.reduced)
-        # The shard is made once the whole gradients have been copied and let go of (`foreach_reduce`).
+        step.resize(gradients, last)
+        is_kept = ~(when.adds_up | when.sends)
+        if when.casts_shards:
+            step.grow(self._outputs, unit.output)
+            step.grow(self._shards, unit.shard)
+        else:
+            with step.where(is_kept):
+                step.grow(self._shards, unit.shard)
+            with step.where(~is_kept):
+                step.grow(self._outputs, unit.output)
         step.drop(gradients)
-        step.grow(self._shards, unit.shard)
-        with step.where(when.sends | (when.adds_up & ~when.waits_for_replicas)):
-            step.grow(self._shards, -unit.shard)
+        with step.where(~when.waits_for_replicas):
+            with step.where(None if when.casts_shards else ~is_kept):
+                step.grow(self._outputs, -unit.output)
+        if when.casts_shards:
+            with step.where(~is_kept):
+                step.grow(self._shards, -unit.shard)

@@ -11,19 +11,27 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
-from plimsoll.planners.memory.holdings import LayerHoldings
-from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Unit
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Unit
 
 FP8 = "fp8"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
 # What the architecture calls the operations of experts that work on every token.
 SHARED = "shared"
-NO_UNIT = Unit(weights=NOTHING, buffer=NOTHING, gradients=NOTHING, reduced=NOTHING, shard=NOTHING)
+NO_UNIT = Unit(
+    weights=NO_BYTES,
+    buffer=NO_BYTES,
+    gradients=NO_BYTES,
+    reduced=NO_BYTES,
+    output=NO_BYTES,
+    shard=NO_BYTES,
+    last_gradient=NO_BYTES,
+    last_summed=NO_BYTES,
+)
 
 
 NO_EXPERT_UNITS: BoolArray = np.zeros(1, dtype=bool)
@@ -91,13 +99,13 @@ def _layer(
     if is_recomputed is not None:
         recomputed = recomputed & np.bool_(is_recomputed)
     backward = own.backward
-    at_work = NOTHING if kernels.norm_keeps_fp32 or job.profile.is_textbook else own.checkpoint
+    at_work = NO_BYTES if kernels.norm_keeps_fp32 or job.profile.is_textbook else own.checkpoint
     at_work = own.checkpoint - at_work
     message = asked.active.p2p_message
     unit, experts = _units(asked, held, expert_units)
     kept = np.where(recomputed, own.checkpoint, own.kept)
     is_mixture = bool(job.model.experts_per_token)
-    returned = before_experts = NOTHING
+    returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
     if experts is not NO_UNIT:
@@ -131,15 +139,18 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
     """Return a layer's weights, and its experts where they are a unit of their own."""
     job = asked.job
     size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
-    shard = held.gradient_bytes
+    shard, widening = held.gradient_bytes, reduce_bytes / job.states.gradient
     whole = Unit(
         weights=np.ceil(size * held.elements + held.frozen_bytes),
-        buffer=np.ceil(size * held.padded + held.frozen_bytes),
+        buffer=gathered_into(asked, size * held.padded + held.frozen_bytes),
         gradients=np.ceil(size * held.elements),
         reduced=np.ceil(reduce_bytes * held.padded),
+        output=np.ceil(shard * widening),
         shard=np.ceil(shard),
+        last_gradient=NO_BYTES,  # a norm's
+        last_summed=NO_BYTES,
     )
-    if not expert_units.any() or held.experts is NOTHING:
+    if not expert_units.any() or held.experts is NO_BYTES:
         return whole, NO_UNIT
 
     def apart(amount: FloatArray) -> FloatArray:
@@ -147,19 +158,41 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
 
     experts = Unit(
         weights=apart(size * held.experts),
-        buffer=apart(size * held.experts_padded),
+        buffer=apart(gathered_into(asked, size * held.experts_padded)),
         gradients=apart(size * held.experts),
         reduced=apart(reduce_bytes * held.experts_padded),
+        output=apart(held.expert_gradient_bytes * widening),
         shard=apart(held.expert_gradient_bytes),
+        last_gradient=apart(size * held.last_experts),
+        last_summed=apart(reduce_bytes * held.last_experts),
     )
     rest = Unit(
         weights=whole.weights - experts.weights,
         buffer=whole.buffer - experts.buffer,
         gradients=whole.gradients - experts.gradients,
         reduced=whole.reduced - experts.reduced,
+        output=whole.output - experts.output,
         shard=whole.shard - experts.shard,
+        last_gradient=NO_BYTES,
+        last_summed=NO_BYTES,
     )
     return rest, experts
+
+
+def is_divided(asked: Question) -> BoolArray:
+    """Return where several ranks divide the weights, and FSDP2 gathers into buffers and reduces from them.
+
+    One rank copies its weights from where they lie (torch, distributed/fsdp/_fully_shard/_fsdp_param_group.py,
+    `wait_for_unshard`).
+    """
+    if not asked.job.profile.weights.gather_copies:
+        return np.ones(1, dtype=bool)
+    return shard_ranks(asked.layouts, asked.job) > 1
+
+
+def gathered_into(asked: Question, amount: FloatArray) -> FloatArray:
+    """Return the buffer that weights of so many bytes are gathered into."""
+    return np.where(is_divided(asked), np.ceil(amount), 0.0)
 
 
 def _moments(
@@ -181,13 +214,13 @@ def _moments(
     job, layer = asked.job, own.backward
     kernels, size = job.profile.kernels, job.precision.compute_bytes
     if job.profile.is_textbook:
-        return [Moment("layer", layer.working_set + layer.transient + held.dequantized_bytes, NOTHING)]
+        return [Moment("layer", layer.working_set + layer.transient + held.dequantized_bytes, NO_BYTES)]
     is_mixture = bool(job.model.experts_per_token)
     combined = np.maximum(layer.at_combine, layer.at_recomputed_combine)
     if is_mixture and are_grouped(kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
         last = _at_last_matrix(asked, held, own, recomputed)
-        return [Moment("outputs' gradient", combined, NOTHING), Moment("last matrix", last, NOTHING)]
+        return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES)]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
     if gradient_bytes is None:
@@ -203,13 +236,13 @@ def _moments(
         # Its input, for its own gradient; the input's gradient is done.
         widest = (layer.last_matmul_gradients - asked.active.p2p_message) * (kernels.fp8_cast_bytes / size)
         moments += [
-            Moment("last matrix cast", layer.at_last_matmul + cast, NOTHING),
-            Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NOTHING),
+            Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
+            Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
             Moment("first matrix cast", layer.at_second_norm + cast, np.maximum(behind - gradient_bytes * held.last_matrix, 0.0)),
         ]
     if is_mixture and job.method == "full":
         moments += [
-            Moment("outputs' gradient", combined, NOTHING),
+            Moment("outputs' gradient", combined, NO_BYTES),
             Moment("experts' first product", layer.at_expert_matmuls, gradient_bytes * held.experts),
         ]
     if kernels.works_in_place:
@@ -247,7 +280,7 @@ def _at_adapter_cast(asked: Question, layer: LayerBackward, recomputed: BoolArra
     saves has mostly left for the host where activations wait there.
     """
     if not layer.at_adapter_cast.any():
-        return NOTHING
+        return NO_BYTES
     kernels, message = asked.job.profile.kernels, asked.active.p2p_message
     first_run = layer.at_adapter_cast + (1.0 + kernels.norm_keeps_fp32) * message
     first_run = np.where(asked.layouts.activation_offload, 0.0, first_run)

@@ -13,10 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
-from plimsoll.planners.memory.steps.on_rank import LayerOnRank
-
-NO_BYTES: FloatArray = np.zeros(1)
-
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank
 
 class Part(IntEnum):
     """Which of a run's layers one is; as a number, how many layers a run has at least that has it."""

@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+
+NO_BYTES: FloatArray = np.zeros(1)
 
 
 class Moment(NamedTuple):
@@ -24,15 +28,18 @@ class Unit:
     """Weights that are gathered and reduced together.
 
     `weights` are whole, in the compute precision, and `buffer` is what they are gathered into. `gradients` are whole
-    too; they are reduced in a buffer of `reduced` bytes and leave a rank its `shard`, on the device or on its way to
-    the host.
+    too; they are reduced in a buffer of `reduced` bytes into an `output`, which is the rank's `shard` of them or is cast
+    to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width.
     """
 
     weights: FloatArray
     buffer: FloatArray
     gradients: FloatArray
     reduced: FloatArray
+    output: FloatArray
     shard: FloatArray
+    last_gradient: FloatArray
+    last_summed: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
 from plimsoll.planners.memory.steps.on_rank import Moment
-from plimsoll.planners.memory.steps.step import ITEMS, NOTHING, Held, Step
+from plimsoll.planners.memory.steps.step import ITEMS, NO_BYTES, Held, Step
 
 T = TypeVar("T")
 

@@ -15,14 +15,13 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
-from plimsoll.planners.memory.steps.on_rank import Moment
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
 
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 # Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
 # that most sums are over a few of a grid's axes.
 WORK = frozenset({"activations", "logits"})
 FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
-NOTHING: FloatArray = np.zeros(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +41,9 @@ class Step:
 
     def __init__(self) -> None:
         self.phase = FORWARD
-        self._sums: list[FloatArray] = [NOTHING, NOTHING]
+        self._sums: list[FloatArray] = [NO_BYTES, NO_BYTES]
         # The most of either sum since the other one changed, and the most of both.
-        self._highest: list[FloatArray] = [NOTHING, NOTHING]
+        self._highest: list[FloatArray] = [NO_BYTES, NO_BYTES]
         self._most: FloatArray | None = None
         self._last_changed = 0
         self._mask: BoolArray | bool | None = None
@@ -54,7 +53,7 @@ class Step:
     def peak(self) -> FloatArray:
         """Return the most bytes that were ever held."""
         self._fold()
-        return NOTHING if self._most is None else self._most
+        return NO_BYTES if self._most is None else self._most
 
     def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
@@ -64,16 +63,16 @@ class Step:
 
     def carry(self, item: str, name: str) -> Held:
         """Return a piece, nothing as yet, that is handed from layer to layer, or grows with every one."""
-        held = Held(item, name, NOTHING)
+        held = Held(item, name, NO_BYTES)
         self._carried.append(held)
         return held
 
     def drop(self, *pieces: Held | None) -> None:
         """Let go of pieces."""
         for held in pieces:
-            if held is not None and held.amount is not NOTHING:
+            if held is not None and held.amount is not NO_BYTES:
                 let_go = self._here(held.amount)
-                held.amount = NOTHING if self._mask is None else held.amount - let_go
+                held.amount = NO_BYTES if self._mask is None else held.amount - let_go
                 self._change(held, -let_go)
 
     def grow(self, held: Held, amount: FloatArray) -> None:
@@ -141,12 +140,12 @@ class Step:
                 held.amount = held.amount + more * (held.amount - amount)
 
     def _here(self, amount: FloatArray) -> FloatArray:
-        if self._mask is None or amount is NOTHING:
+        if self._mask is None or amount is NO_BYTES:
             return amount
         return np.where(self._mask, amount, 0.0)
 
     def _change(self, held: Held, amount: FloatArray) -> None:
-        if amount is NOTHING:
+        if amount is NO_BYTES:
             return
         place = held.item in WORK
         if place != self._last_changed:
