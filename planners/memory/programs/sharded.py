@@ -32,9 +32,10 @@ class ShardedStage:
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
       the host, `held_inputs` what hooks of a finished layer hold.
     - `head_kept`, `logits`, `kept_logits`, `logits_gradient`: at the head, at the loss, after it, and backwards;
-      `loss_lets_go` what a fused loss needs no more. `head_gradient` is the head's own; the embedding's is made as
-      `whole_embedding`, cut to `cut_embedding` and is `embedding_gradient` then. Both are of one table where that
-      `is_tied`, and `sum_of_both` is made of them.
+      `loss_lets_go` what a fused loss needs no more.
+    - `head_gradient` is the head's own. The embedding's is made as `whole_embedding`; tensor parallelism makes
+      `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where that `is_tied`, and
+      `sum_of_both` is made of them where they are not added up in place.
     """
 
     rest: AtRest
@@ -60,8 +61,8 @@ class ShardedStage:
     kept_logits: FloatArray
     logits_gradient: FloatArray
     head_gradient: FloatArray
-    embedding_gradient: FloatArray
     whole_embedding: FloatArray
+    uncut_embedding: FloatArray
     is_tied: BoolArray | None
     cut_embedding: FloatArray
     sum_of_both: FloatArray
@@ -237,14 +238,15 @@ class _Passes:
         if stage.head is not None:
             units.open_backward(stage.first, self.whole["first"])
         gradients = step.take("gradients", "embedding's gradient", stage.whole_embedding)
-        step.drop(step.take("communication", "embedding's gradient, cut", stage.cut_embedding))
-        step.resize(gradients, stage.embedding_gradient)
         step.drop(self.gradient)
-        step.drop(step.take("gradients", "sum of a tied table's gradients", stage.sum_of_both))
+        cut = step.take("gradients", "embedding's gradient, cut", stage.cut_embedding)
+        both = step.take("gradients", "sum of a tied table's gradients", stage.sum_of_both)
         if stage.is_tied is not None:
             with step.where(stage.is_tied):
-                step.drop(head)
-        step.hand_over(head, gradients)
+                step.drop(head, cut)
+        step.resize(gradients, stage.uncut_embedding)
+        for held in (cut, both, head):
+            step.hand_over(held, gradients)
         units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"))
 
     def reduce_sums(self) -> None:
