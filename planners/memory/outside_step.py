@@ -61,7 +61,7 @@ def spikes_of(
         ),
     ]
     if job.evaluation is not None:
-        events = evaluation_items(step_context(layouts, rows, job, held, active), job.evaluation)
+        events = ()
         spikes.append(
             Spike(
                 name=EVALUATION,

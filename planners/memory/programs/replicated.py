@@ -97,14 +97,14 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
     kept: dict[object, Held] = {}
     stream = step.take("activations", "residual stream", stage.message)
     stashed = step.take("activations", "on its way to the host", stage.stashed)
-    embedded = None
+    embedded = step.take("activations", "embedding's output", NO_BYTES)
     for layer in step.each(stage.layers):
         with step.where(stage.casts):
             copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
         kept[layer] = step.take("activations", "kept by the layer", _less(stage, layer, layer.bytes.kept))
         if layer.is_lowest is not False:
             with step.where(layer.is_lowest):
-                embedded = step.take("activations", "embedding's output", stage.embedded)
+                step.grow(embedded, stage.embedded)
     step.drop(embedded, stashed)
     with step.where(stage.casts):
         copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)

@@ -13,7 +13,6 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
-from plimsoll.planners.memory.programs.stage_layers import NO_UNIT
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import Moment, Unit
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
@@ -112,11 +111,11 @@ class _Passes:
         if stage.head is not None:
             units.close_forward(self.whole["first"])
         self.stashed = step.take("activations", "on its way to the host", stage.stashed)
-        embedded = None
+        embedded = step.take("activations", "embedding's output", NO_BYTES)
         for layer in step.each(stage.layers):
             self.whole[layer] = units.open_forward(layer.bytes.unit)
             self.kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept_before_experts)
-            if layer.bytes.experts is not NO_UNIT:
+            if layer.bytes.experts is not None:
                 self.whole[layer, "experts"] = units.open_forward(layer.bytes.experts)
                 step.resize(self.kept[layer], self._kept(layer))
                 units.close_forward(self.whole[layer, "experts"])
@@ -124,7 +123,7 @@ class _Passes:
             units.close_forward(self.whole[layer])
             if layer.is_lowest is not False:
                 with step.where(layer.is_lowest):
-                    embedded = step.take("activations", "embedding's output", stage.embedded)
+                    step.grow(embedded, stage.embedded)
         step.drop(embedded, self.stashed)
         if stage.head is not None:
             self.whole["head"] = units.open_forward(stage.head)
@@ -201,10 +200,10 @@ class _Passes:
         if layer.is_lowest is not False:
             beside = beside - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
         step.resize(self.kept[layer], beside)
-        if own.experts is not NO_UNIT:
+        if own.experts is not None:
             self._open_experts(layer)
         step.moments(own.moments)
-        if own.experts is not NO_UNIT:
+        if own.experts is not None:
             self._close_experts(layer)
         step.drop(self.kept[layer])
         gradients = step.take("gradients", "layer's gradients", own.unit.gradients)

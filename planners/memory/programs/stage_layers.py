@@ -22,18 +22,6 @@ FP8 = "fp8"
 RECOMPUTED_BESIDE_UNPACKED = 4
 # What the architecture calls the operations of experts that work on every token.
 SHARED = "shared"
-NO_UNIT = Unit(
-    weights=NO_BYTES,
-    buffer=NO_BYTES,
-    gradients=NO_BYTES,
-    reduced=NO_BYTES,
-    output=NO_BYTES,
-    shard=NO_BYTES,
-    last_gradient=NO_BYTES,
-    last_summed=NO_BYTES,
-)
-
-
 NO_EXPERT_UNITS: BoolArray = np.zeros(1, dtype=bool)
 
 
@@ -108,7 +96,7 @@ def _layer(
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
-    if experts is not NO_UNIT:
+    if experts is not None:
         before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
         before_experts = np.where(expert_units, before, 0.0)
     is_none = layouts.recompute == NONE
@@ -125,9 +113,9 @@ def _layer(
             np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
         ),
         at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
-        experts_gathered_again=np.where(_runs_experts_again(asked), experts.buffer, 0.0),
+        experts_gathered_again=NO_BYTES if experts is None else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
         at_experts_reduced=np.ceil(backward.at_expert_reduction),
-        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not NO_UNIT else (),
+        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not None else (),
     )
 
 
@@ -135,7 +123,7 @@ def _whole(moments: list[Moment]) -> tuple[Moment, ...]:
     return tuple(Moment(name, np.ceil(activations), np.ceil(gradients)) for name, activations, gradients in moments)
 
 
-def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tuple[Unit, Unit]:
+def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tuple[Unit, Unit | None]:
     """Return a layer's weights, and its experts where they are a unit of their own."""
     job = asked.job
     size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
@@ -150,8 +138,8 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         last_gradient=NO_BYTES,  # a norm's
         last_summed=NO_BYTES,
     )
-    if not expert_units.any() or held.experts is NO_BYTES:
-        return whole, NO_UNIT
+    if not expert_units.any():
+        return whole, None
 
     def apart(amount: FloatArray) -> FloatArray:
         return np.where(expert_units, np.ceil(amount), 0.0)

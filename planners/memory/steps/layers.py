@@ -41,7 +41,7 @@ class Layer:
 
     def buffers_below(self, otherwise: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return what the layer below it is gathered into, and that layer's experts; `otherwise` if it is the lowest."""
-        return self._below(lambda layer: layer.unit.buffer, otherwise), self._below(lambda layer: layer.experts.buffer, NO_BYTES)
+        return self._below(lambda layer: layer.buffers[0], otherwise), self._below(_experts_buffer, NO_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,14 +54,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layers:
-    """All layers of a stage, as runs of some."""
+    """All layers of a stage, as runs of some; `stated` are the runs that they were made of."""
 
+    stated: tuple[Run, ...]
     runs: tuple[RunOfLayers, ...]
     _highest: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
 
     def highest_buffers(self) -> tuple[FloatArray, FloatArray]:
         """Return what the stage's highest layer is gathered into, and that layer's experts."""
-        return self._highest(lambda layer: layer.unit.buffer, NO_BYTES), self._highest(lambda layer: layer.experts.buffer, NO_BYTES)
+        return self._highest(lambda layer: layer.buffers[0], NO_BYTES), self._highest(_experts_buffer, NO_BYTES)
 
     def every(self, *, downwards: bool = False) -> Iterator[tuple[RunOfLayers, Part, tuple[Layer, ...]]]:
         """Yield the layers that stand for all, group by group, with the run and the part of it that they are."""
@@ -95,7 +96,7 @@ def layers_of(runs: Sequence[Run]) -> Layers:
             if own.most >= part:
                 own.layers[part] = tuple(_layer(runs, index, part, place) for place in range(len(run.unit)))
         made.append(own)
-    return Layers(runs=tuple(made), _highest=_of_runs(runs))
+    return Layers(stated=tuple(runs), runs=tuple(made), _highest=_of_runs(runs))
 
 
 def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
@@ -112,7 +113,7 @@ def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
             _below=_of_one(below),
         )
         made.append(RunOfLayers(count=one, most=1, fewest=1, layers={Part.FIRST: (layer,)}))
-    return Layers(runs=tuple(made), _highest=_of_one(of_layers[-1] if of_layers else None))
+    return Layers(stated=(), runs=tuple(made), _highest=_of_one(of_layers[-1] if of_layers else None))
 
 
 def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
@@ -133,6 +134,8 @@ def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
 def _are_absent(runs: Sequence[Run]) -> BoolArray | bool:
     absent: BoolArray | bool = True
     for run in runs:
+        if run.count.min() > 0:
+            return False
         absent = absent & (run.count == 0)
     return absent
 
@@ -154,3 +157,7 @@ def _of_runs(runs: Sequence[Run]) -> Callable[[Callable[[LayerOnRank], FloatArra
         return found
 
     return ask
+
+
+def _experts_buffer(layer: LayerOnRank) -> FloatArray:
+    return layer.buffers[1]

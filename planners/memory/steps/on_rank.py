@@ -12,7 +12,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 
-NO_BYTES: FloatArray = np.zeros(1)
+NO_BYTES: FloatArray = np.zeros(())
 
 
 class Moment(NamedTuple):
@@ -46,7 +46,7 @@ class Unit:
 class LayerOnRank:
     """One layer of a kind.
 
-    - `unit` are its weights, without `experts` that are a unit of their own;
+    - `unit` are its weights, without `experts`, None where they are no unit of their own;
     - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
       as its experts are gathered;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
@@ -56,7 +56,7 @@ class LayerOnRank:
     """
 
     unit: Unit
-    experts: Unit
+    experts: Unit | None
     is_recomputed: BoolArray | bool
     kept: FloatArray
     kept_before_experts: FloatArray
@@ -68,6 +68,11 @@ class LayerOnRank:
     experts_gathered_again: FloatArray
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
+
+    @property
+    def buffers(self) -> tuple[FloatArray, FloatArray]:
+        """Return what it is gathered into, and what its experts are."""
+        return self.unit.buffer, NO_BYTES if self.experts is None else self.experts.buffer
 
     @property
     def copies(self) -> FloatArray:

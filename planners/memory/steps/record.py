@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
-from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
-from plimsoll.planners.memory.steps.on_rank import Moment
-from plimsoll.planners.memory.steps.step import ITEMS, NO_BYTES, Held, Step
+from plimsoll.planners.memory.steps.layers import Layer, Layers, every_layer
+from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment
+from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
 
@@ -37,11 +37,11 @@ class Event:
 
 
 class UnbalancedStep(Exception):
-    """A program that lets go of what is gone, takes less than nothing, or keeps what it should have let go of."""
+    """A program that lets go of what is gone, or keeps what it should have let go of."""
 
 
 class RecordedStep(Step):
-    """Writes the events of one stage of one layout down; layers stand for themselves."""
+    """Writes the events of one stage of one layout down, whose sizes are single numbers; each layer is itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +51,7 @@ class RecordedStep(Step):
 
     def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
         """Yield every layer by itself."""
-        for run, part, group in layers.every(downwards=downwards):
-            if part is not Part.FIRST or run.most != 1:
-                raise ValueError("An account goes through each layer by itself.")
+        for _, _, group in layers.every(downwards=downwards):
             for layer in group:
                 self._layer = layer.number
                 yield layer
@@ -65,12 +63,11 @@ class RecordedStep(Step):
             held = self.take("activations", moment.name, moment.activations)
             self.drop(self.take("gradients", moment.name, moment.gradients), held)
 
-    def _change(self, held: Held, amount: FloatArray | float) -> None:
-        super()._change(held, amount)
-        self._write(held, amount)
+    def _here(self, amount: FloatArray) -> FloatArray:
+        return amount if self._mask is None or self._mask else 0 * amount
 
-    def _write(self, held: Held, amount: FloatArray | float) -> None:
-        change = int(np.asarray(amount).sum())
+    def _change(self, held: Held, amount: FloatArray) -> None:
+        change = int(amount)
         if not change:
             return
         self._held[held.item] += change
@@ -86,17 +83,34 @@ class RecordedStep(Step):
         )
 
 
-def at_stage(quantities: T, row: int, shape: tuple[int, ...]) -> T:
-    """Return the quantities of one stage of one layout of a list whose stages are of `shape`, (stage, layout)."""
-    return _at(quantities, row, shape)
+def at_stage(quantities: T, row: int, index: int) -> T:
+    """Return the quantities of one stage of one layout of a list: single numbers, and every layer by itself.
+
+    Arrays of a list are [stage, layout], without the stage where it makes no difference, or of one number for all.
+    """
+    known: dict[int, Any] = {}
+
+    def of(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return _number(value, row, index)
+        if isinstance(value, Layers):
+            return every_layer([layer for run in value.stated for layer in int(of(run.count)) * of(run.unit)])
+        if isinstance(value, tuple):
+            made = [of(each) for each in value]
+            return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+        if is_dataclass(value) and not isinstance(value, type):
+            if id(value) not in known:
+                known[id(value)] = replace(value, **{each.name: of(getattr(value, each.name)) for each in fields(value)})
+            return known[id(value)]
+        return value
+
+    made: T = of(quantities)
+    return made
 
 
-def _at(value: Any, row: int, shape: tuple[int, ...]) -> Any:
-    if isinstance(value, np.ndarray):
-        return value if value.ndim < len(shape) or shape[0] == 1 or value.shape[0] == 1 else value[row : row + 1]
-    if isinstance(value, tuple):
-        made = [_at(each, row, shape) for each in value]
-        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _at(getattr(value, each.name), row, shape) for each in fields(value)})
-    return value
+def _number(value: FloatArray | BoolArray, row: int, index: int) -> Any:
+    if value.ndim > 1:
+        return value[row if value.shape[0] > 1 else 0, index if value.shape[1] > 1 else 0]
+    if value.ndim == 1:
+        return value[index if value.size > 1 else 0]
+    return value[()]

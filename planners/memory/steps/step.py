@@ -22,6 +22,7 @@ ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "commu
 # that most sums are over a few of a grid's axes.
 WORK = frozenset({"activations", "logits"})
 FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
+LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
 
 
 @dataclass(slots=True, eq=False)
