@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.steps.step import NO_BYTES, UPDATE, Held, Step
-from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.step import UPDATE, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from plimsoll.planners.memory.programs.replicated import replicated, replicated_
 from plimsoll.planners.memory.programs.resident import resident, resident_stage
 from plimsoll.planners.memory.programs.sharded import sharded
 from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
+from plimsoll.planners.memory.steps.record import Event, RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
 
 
@@ -61,6 +62,17 @@ def stage_peaks(asked: Question) -> FloatArray:
         program.run(step, program.quantities(asked))
         peaks = np.maximum(peaks, step.peak if own is None else np.where(own, step.peak, 0.0))
     return peaks
+
+
+def events_of(asked: Question, row: int, index: int) -> tuple[Event, ...]:
+    """Return what one stage of one layout of a list allocates and releases, in order."""
+    events: list[Event] = []
+    for program, own in programs_of(asked):
+        if own is None or np.broadcast_to(own, asked.layouts.shape)[index]:
+            step = RecordedStep()
+            program.run(step, at_stage(program.quantities(asked), row, index))
+            events += step.events
+    return tuple(events)
 
 
 def _program(job: Job, zero_stage: int) -> Program:

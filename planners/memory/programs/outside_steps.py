@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.companions import companion_forwards
 from plimsoll.planners.memory.holdings import has_gathering
@@ -36,6 +36,11 @@ class Instant:
     activations: FloatArray
     logits: FloatArray
     communication: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """Return all that is held."""
+        return self.parameters + self.optimizer + self.gradients + self.activations + self.logits + self.communication
 
 
 HELD = ("parameters", "optimizer", "gradients", "activations", "logits", "communication")
@@ -162,7 +167,7 @@ def _with_copies(asked: Question, gathered: FloatArray) -> FloatArray:
     return result
 
 
-def _ways(asked: Question) -> tuple[FloatArray, FloatArray]:
+def _ways(asked: Question) -> tuple[BoolArray, BoolArray]:
     """Return where layers are gathered one by one, and where all stay gathered."""
     by_layer = has_gathering(asked.layouts.zero_stage, asked.job, "gathered_by_layer")
     once = has_gathering(asked.layouts.zero_stage, asked.job, "gathered_once")

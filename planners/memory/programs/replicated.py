@@ -19,7 +19,8 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,7 +125,7 @@ def _less(stage: ReplicatedStage, layer: Layer, kept: FloatArray) -> FloatArray:
 
 def replicated_stage(asked: Question) -> ReplicatedStage:
     """Return the quantities of the program."""
-    layouts, rows, job, held, active = asked.layouts, asked.rows, asked.job, asked.held, asked.active
+    layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
     size, states, loss = job.precision.compute_bytes, job.states, job.profile.loss
     learns_beside = any(companion.trainable for companion in job.companions)
     keeps = np.bool_(learns_beside) | (layouts.micro_batches(job.global_batch_size) > 1)
@@ -134,7 +135,7 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
     head = np.ceil(held.head_matrix_elements)
     gradients = np.ceil(held.root_gradients)
     head_gradient = states.gradient * head
-    is_tied = np.bool_(job.model.tied_head and job.profile.weights.tied_gradients_meet)
+    is_tied = np.full(1, job.model.tied_head and job.profile.weights.tied_gradients_meet)
     forward = active.logits * (loss.forward_logits_bytes / loss.logits_bytes)
     return ReplicatedStage(
         rest=at_rest(asked, keeps_gradients=keeps),

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
-from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.p2p_buffers import received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ def resident_stage(asked: Question) -> ResidentStage:
     adds_up = np.bool_(kernels.dummy_weight_gradients) & rows.has_embedding
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
     return ResidentStage(
-        rest=at_rest(asked, keeps_gradients=np.bool_(True)),
+        rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),

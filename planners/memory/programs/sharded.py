@@ -14,8 +14,8 @@ from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import Moment, Unit
-from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, NO_BYTES, REDUCTION, Held, Step
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -201,33 +201,33 @@ class _Passes:
             beside = beside - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
         step.resize(self.kept[layer], beside)
         if own.experts is not None:
-            self._open_experts(layer)
+            self._open_experts(layer, own.experts)
         step.moments(own.moments)
         if own.experts is not None:
-            self._close_experts(layer)
+            self._close_experts(layer, own.experts)
         step.drop(self.kept[layer])
         gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
         step.grow(self.gradient, self.stage.message)
         units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
         step.grow(self.hooked, np.where(own.is_recomputed, self.stage.held_inputs, 0.0))
 
-    def _open_experts(self, layer: Layer) -> None:
+    def _open_experts(self, layer: Layer, experts: Unit) -> None:
         """Gather experts that are a unit of their own, beside all that the layer holds then."""
         step, own = self.step, layer.bytes
         live = step.take("activations", "layer before its experts", own.at_experts)
-        self.units.open_experts(own.experts, self.whole[layer, "experts"])
+        self.units.open_experts(experts, self.whole[layer, "experts"])
         step.drop(live)
         again = step.take("activations", "experts run again", own.at_experts_again)
         buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
         step.drop(again, buffer)
 
-    def _close_experts(self, layer: Layer) -> None:
+    def _close_experts(self, layer: Layer, experts: Unit) -> None:
         """Reduce experts that are a unit of their own, and differentiate the rest of the layer meanwhile."""
         step, own = self.step, layer.bytes
         live = step.take("activations", "layer behind its experts", own.at_experts_reduced)
-        gradients = step.take("gradients", "experts' gradients", own.experts.gradients)
+        gradients = step.take("gradients", "experts' gradients", experts.gradients)
         held = self.whole[layer, "experts"]
-        self.units.close_backward(own.experts, held, gradients, self._summed((layer, "experts")))
+        self.units.close_backward(experts, held, gradients, self._summed((layer, "experts")))
         step.drop(live)
         step.moments(own.beside_reduction)
 
@@ -253,6 +253,9 @@ class _Passes:
         step, stage, units = self.step, self.stage, self.units
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
         for layer in step.each(stage.layers):
+            if layer.bytes.experts is not None:
+                name = (layer, "experts")
+                units.reduce_summed(layer.bytes.experts, self.whole[name], self._summed(name))
             units.reduce_summed(layer.bytes.unit, self.whole[layer], self._summed(layer))
         if stage.head is not None:
             units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))

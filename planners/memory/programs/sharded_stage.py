@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
@@ -14,8 +13,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
-from plimsoll.planners.memory.steps.on_rank import Moment, Unit
-from plimsoll.planners.memory.steps.step import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit
 
 FP8_BYTES = 1
 

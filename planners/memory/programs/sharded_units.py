@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
-from plimsoll.planners.memory.steps.on_rank import Unit
-from plimsoll.planners.memory.steps.step import NO_BYTES, Held, Step
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Unit
+from plimsoll.planners.memory.steps.step import Held, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,9 +137,8 @@ class Units:
             with step.where(~is_kept):
                 step.grow(self._outputs, unit.output)
         step.drop(gradients)
-        with step.where(~when.waits_for_replicas):
-            with step.where(None if when.casts_shards else ~is_kept):
-                step.grow(self._outputs, -unit.output)
+        with step.where(~when.waits_for_replicas), step.where(None if when.casts_shards else ~is_kept):
+            step.grow(self._outputs, -unit.output)
         if when.casts_shards:
             with step.where(~is_kept):
                 step.grow(self._shards, -unit.shard)

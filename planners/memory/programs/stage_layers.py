@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
@@ -109,11 +109,11 @@ def _layer(
         beside_moments=np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
         beside_return=np.ceil(returned),
-        at_experts=np.ceil(
-            np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
-        ),
+        at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
         at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
-        experts_gathered_again=NO_BYTES if experts is None else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
+        experts_gathered_again=NO_BYTES
+        if experts is None
+        else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
         at_experts_reduced=np.ceil(backward.at_expert_reduction),
         beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not None else (),
     )
@@ -213,20 +213,24 @@ def _moments(
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
     if gradient_bytes is None:
         return moments
-    behind = gradient_bytes * held.feed_forward
+    behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
 
     def of_one_unit(amount: FloatArray) -> FloatArray:
         return np.where(expert_units, 0.0, amount) if expert_units.any() else amount
 
     if job.precision.compute_format == FP8:
         # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
-        cast = kernels.fp8_cast_bytes * held.last_matrix
+        cast, last = kernels.fp8_cast_bytes * held.last_matrix, gradient_bytes * held.last_matrix
         # Its input, for its own gradient; the input's gradient is done.
         widest = (layer.last_matmul_gradients - asked.active.p2p_message) * (kernels.fp8_cast_bytes / size)
         moments += [
             Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
             Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
-            Moment("first matrix cast", layer.at_second_norm + cast, np.maximum(behind - gradient_bytes * held.last_matrix, 0.0)),
+            Moment(
+                "first matrix cast",
+                layer.at_second_norm + cast,
+                np.maximum(behind - last, 0.0),
+            ),
         ]
     if is_mixture and job.method == "full":
         moments += [
@@ -238,14 +242,12 @@ def _moments(
     return [
         *moments,
         Moment("second norm", of_one_unit(layer.at_second_norm), of_one_unit(behind)),
-        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(gradient_bytes * held.behind_attention)),
+        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(behind_attention)),
         Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
     ]
 
 
-def _at_last_matrix(
-    asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray
-) -> FloatArray:
+def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray) -> FloatArray:
     """Return what is alive of a layer at its last matrix.
 
     Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
@@ -286,7 +288,8 @@ def _runs_experts_again(asked: Question) -> BoolArray:
     layouts = asked.layouts
     has_shared = any(op.name.startswith(SHARED) for part in asked.job.layers for op in part.block.operations)
     is_shared = layouts.shard_group > layouts.expert_parallel
-    return np.bool_(has_shared) & (layouts.recompute != NONE) & is_shared
+    runs_again: BoolArray = np.bool_(has_shared) & (layouts.recompute != NONE) & is_shared
+    return runs_again
 
 
 def _beside_reduced_experts(asked: Question, held: LayerHoldings, layer: LayerBackward) -> list[Moment]:

@@ -15,6 +15,7 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank
 
+
 class Part(IntEnum):
     """Which of a run's layers one is; as a number, how many layers a run has at least that has it."""
 
@@ -40,7 +41,7 @@ class Layer:
     _below: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
 
     def buffers_below(self, otherwise: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return what the layer below it is gathered into, and that layer's experts; `otherwise` if it is the lowest."""
+        """Return what the layer below it is gathered into, and its experts; `otherwise` if there is none."""
         return self._below(lambda layer: layer.buffers[0], otherwise), self._below(_experts_buffer, NO_BYTES)
 
 

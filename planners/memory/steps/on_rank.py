@@ -28,8 +28,8 @@ class Unit:
     """Weights that are gathered and reduced together.
 
     `weights` are whole, in the compute precision, and `buffer` is what they are gathered into. `gradients` are whole
-    too; they are reduced in a buffer of `reduced` bytes into an `output`, which is the rank's `shard` of them or is cast
-    to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width.
+    too; they are reduced in a buffer of `reduced` bytes into an `output`, which is the rank's `shard` of them or is
+    cast to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width.
     """
 
     weights: FloatArray
@@ -52,7 +52,8 @@ class LayerOnRank:
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
-      them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments `beside_reduction`.
+      them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
+      `beside_reduction`.
     """
 
     unit: Unit

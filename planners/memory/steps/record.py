@@ -10,7 +10,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, every_layer
-from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment
+from plimsoll.planners.memory.steps.on_rank import Moment
 from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
@@ -100,7 +100,9 @@ def at_stage(quantities: T, row: int, index: int) -> T:
             return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
         if is_dataclass(value) and not isinstance(value, type):
             if id(value) not in known:
-                known[id(value)] = replace(value, **{each.name: of(getattr(value, each.name)) for each in fields(value)})
+                known[id(value)] = replace(
+                    value, **{each.name: of(getattr(value, each.name)) for each in fields(value)}
+                )
             return known[id(value)]
         return value
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
@@ -45,7 +46,7 @@ class Step:
         self._sums: list[FloatArray] = [NO_BYTES, NO_BYTES]
         # The most of either sum since the other one changed, and the most of both.
         self._highest: list[FloatArray] = [NO_BYTES, NO_BYTES]
-        self._most: FloatArray | None = None
+        self._most = NO_BYTES
         self._last_changed = 0
         self._mask: BoolArray | bool | None = None
         self._carried: list[Held] = []
@@ -54,7 +55,7 @@ class Step:
     def peak(self) -> FloatArray:
         """Return the most bytes that were ever held."""
         self._fold()
-        return NO_BYTES if self._most is None else self._most
+        return self._most
 
     def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
@@ -126,14 +127,14 @@ class Step:
         or in the last of them.
         """
         self._fold()
-        before, outer, self._most = list(self._sums), self._most, None
+        before, outer, self._most = list(self._sums), self._most, NO_BYTES
         carried = [held.amount for held in self._carried]
         yield from group
         self._fold()
         more = np.maximum(count - Part.MIDDLE, 0)
         added = [more * (now - then) for now, then in zip(self._sums, before, strict=True)]
         within = np.maximum(self._most, self._most + (added[0] + added[1]))
-        self._most = within if outer is None else np.maximum(outer, within)
+        self._most = np.maximum(outer, within)
         self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
         self._highest = list(self._sums)
         for held, amount in zip(self._carried, carried, strict=True):
@@ -158,9 +159,7 @@ class Step:
     def _fold(self) -> None:
         """Remember the most that was held since one of the sums last stood still."""
         total = self._highest[0] + self._highest[1]
-        if self._most is None:
-            self._most = total
-        elif self._most.shape == total.shape:
+        if self._most.shape == total.shape and total.shape:
             np.maximum(self._most, total, out=self._most)
         else:
             self._most = np.maximum(self._most, total)
