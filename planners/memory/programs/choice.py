@@ -39,6 +39,7 @@ BY_GATHERING = {
     "autocast_copies": REPLICATED,
     "gathered_by_layer": SHARDED,
     "gathered_once": SHARDED,
+    "gathered_to_limit": SHARDED,
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
@@ -19,7 +19,7 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, either, mask_of, only, opposite
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -36,10 +36,10 @@ class ReplicatedStage:
 
     rest: AtRest
     layers: Layers
-    keeps_gradients: BoolArray
+    keeps_gradients: Mask
     buckets: FloatArray
-    casts: BoolArray
-    casts_again: BoolArray
+    casts: Mask
+    casts_again: Mask
     head_copy: FloatArray
     message: FloatArray
     stashed: FloatArray
@@ -52,7 +52,7 @@ class ReplicatedStage:
     fresh_head: FloatArray
     head_gradient: FloatArray
     embedding_gradient: FloatArray
-    is_tied: BoolArray
+    is_tied: Mask
 
 
 def replicated(step: Step, stage: ReplicatedStage) -> None:
@@ -69,22 +69,22 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     step.drop(logits, stream, head_copy)
     head = step.take("gradients", "head's gradient", stage.head_gradient)
     step.drop(fresh)
-    with step.where(stage.keeps_gradients & ~stage.is_tied):
+    with step.where(stage.keeps_gradients), step.where(opposite(stage.is_tied)):
         step.drop(head)
     for layer in step.each(stage.layers, downwards=True):
-        with step.where(stage.casts & stage.casts_again):
+        with step.where(stage.casts), step.where(stage.casts_again):
             step.grow(copies[layer], layer.bytes.copies)
         step.resize(kept[layer], _less(stage, layer, layer.bytes.beside_moments))
         step.moments(layer.bytes.moments)
         step.drop(kept[layer], copies[layer])
-        with step.where(~stage.keeps_gradients):
+        with step.where(opposite(stage.keeps_gradients)):
             step.grow(gradients, layer.bytes.gradients)
     stream = step.take("activations", "gradient of the stream", stage.message)
     embedding = step.take("gradients", "embedding's gradient", stage.embedding_gradient)
     step.drop(stream)
     with step.where(stage.keeps_gradients):
         step.drop(embedding)
-    with step.where(stage.keeps_gradients | stage.is_tied):
+    with step.where(either(stage.keeps_gradients, stage.is_tied)):
         step.drop(head)
     step.drop(lasting.passes)
     step.phase = REDUCTION
@@ -103,16 +103,15 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
         with step.where(stage.casts):
             copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
         kept[layer] = step.take("activations", "kept by the layer", _less(stage, layer, layer.bytes.kept))
-        if layer.is_lowest is not False:
-            with step.where(layer.is_lowest):
-                step.grow(embedded, stage.embedded)
+        with step.where(layer.is_lowest):
+            step.grow(embedded, stage.embedded)
     step.drop(embedded, stashed)
     with step.where(stage.casts):
         copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)
     step.resize(stream, stage.head_kept)
     kept["head"] = stream
     kept["logits"] = step.take("logits", "logits", stage.forward_logits)
-    with step.where(stage.casts & stage.casts_again):
+    with step.where(stage.casts), step.where(stage.casts_again):
         for layer in step.each(stage.layers):
             step.drop(copies[layer])
     return copies, kept
@@ -120,7 +119,7 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
 
 def _less(stage: ReplicatedStage, layer: Layer, kept: FloatArray) -> FloatArray:
     """Return what a layer keeps, less what the lowest need not behind a frozen embedding."""
-    return kept if layer.is_lowest is False else kept - np.where(layer.is_lowest, stage.unsaved, 0.0)
+    return kept - only(layer.is_lowest, stage.unsaved)
 
 
 def replicated_stage(asked: Question) -> ReplicatedStage:
@@ -135,15 +134,15 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
     head = np.ceil(held.head_matrix_elements)
     gradients = np.ceil(held.root_gradients)
     head_gradient = states.gradient * head
-    is_tied = np.full(1, job.model.tied_head and job.profile.weights.tied_gradients_meet)
+    is_tied = job.model.tied_head and job.profile.weights.tied_gradients_meet
     forward = active.logits * (loss.forward_logits_bytes / loss.logits_bytes)
     return ReplicatedStage(
         rest=at_rest(asked, keeps_gradients=keeps),
         layers=stage_layers(asked, gradient_bytes=np.where(keeps, 0.0, float(states.gradient))),
-        keeps_gradients=keeps,
+        keeps_gradients=mask_of(keeps),
         buckets=np.where(has_buckets, np.ceil(states.gradient * held.stage_elements), 0.0),
-        casts=casts,
-        casts_again=(layouts.recompute == FULL) | layouts.activation_offload,
+        casts=mask_of(casts),
+        casts_again=mask_of((layouts.recompute == FULL) | layouts.activation_offload),
         head_copy=size * head,
         message=np.ceil(active.checkpoint),
         stashed=np.ceil(active.waiting),
@@ -155,6 +154,6 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         logits_gradient=logits_gradient(asked, size * head),
         fresh_head=np.where(casts, size * head, 0.0),
         head_gradient=head_gradient,
-        embedding_gradient=gradients - np.where(is_tied, 0.0, head_gradient),
+        embedding_gradient=gradients - (0.0 if is_tied else head_gradient),
         is_tied=is_tied,
     )

@@ -16,7 +16,7 @@ from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, up
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -73,9 +73,8 @@ def resident(step: Step, stage: ResidentStage) -> None:
     kept: dict[object, Held] = {}
     for layer in step.each(stage.layers):
         kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept)
-        if layer.is_lowest is not False:
-            with step.where(layer.is_lowest):
-                step.resize(kept[layer], layer.bytes.kept - stage.unsaved)
+        with step.where(layer.is_lowest):
+            step.shrink(kept[layer], stage.unsaved)
         step.drop(step.take("activations", "experts' tokens returned", layer.bytes.beside_return))
     head = step.take("activations", "kept by the head", stage.head)
     logits = step.take("logits", "logits", stage.logits)
@@ -84,12 +83,11 @@ def resident(step: Step, stage: ResidentStage) -> None:
     # The highest layer's own moments have it: it is their residual's.
     received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
     for layer in step.each(stage.layers, downwards=True):
-        step.resize(kept[layer], layer.bytes.beside_moments)
+        step.resize(kept[layer], layer.bytes.beside_moments - only(layer.is_lowest, stage.unsaved))
         step.moments(layer.bytes.moments)
         step.drop(kept[layer])
-        if layer.is_highest is not False:
-            with step.where(layer.is_highest):
-                step.resize(received, stage.received_apart)
+        with step.where(layer.is_highest):
+            step.grow(received, stage.received)
     step.drop(received)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
     step.drop(step.take("gradients", "embedding's gradient", stage.embedding_gradient), gradient)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -46,7 +44,7 @@ class ShardedStage:
     closes_before_loss: bool
     others: FloatArray
     others_later: FloatArray
-    is_later: BoolArray | None
+    is_later: Mask
     message: FloatArray
     embedded: FloatArray
     received: FloatArray
@@ -62,7 +60,7 @@ class ShardedStage:
     head_gradient: FloatArray
     whole_embedding: FloatArray
     uncut_embedding: FloatArray
-    is_tied: BoolArray | None
+    is_tied: Mask
     cut_embedding: FloatArray
     sum_of_both: FloatArray
     head_casts: tuple[Moment, ...]
@@ -75,7 +73,7 @@ def sharded(step: Step, stage: ShardedStage) -> None:
     work = _Passes(step, stage)
     work.forward()
     work.backward()
-    if stage.is_later is not None:
+    if stage.is_later is not False:
         with step.where(stage.is_later):
             step.resize(others, stage.others_later)
             work.forward_again()
@@ -121,9 +119,8 @@ class _Passes:
                 units.close_forward(self.whole[layer, "experts"])
             step.resize(self.kept[layer], self._kept(layer))
             units.close_forward(self.whole[layer])
-            if layer.is_lowest is not False:
-                with step.where(layer.is_lowest):
-                    step.grow(embedded, stage.embedded)
+            with step.where(layer.is_lowest):
+                step.grow(embedded, stage.embedded)
         step.drop(embedded, self.stashed)
         if stage.head is not None:
             self.whole["head"] = units.open_forward(stage.head)
@@ -138,9 +135,7 @@ class _Passes:
         self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
-        if layer.is_lowest is False:
-            return layer.bytes.kept
-        return layer.bytes.kept - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
+        return layer.bytes.kept - only(layer.is_lowest, self.stage.unsaved)
 
     def _loss(self) -> None:
         step, stage = self.step, self.stage
@@ -157,7 +152,7 @@ class _Passes:
         """Go through a micro-batch's backward pass, from the head down to the embedding."""
         step, stage, units = self.step, self.stage, self.units
         step.phase = BACKWARD
-        step.grow(self.stream, -stage.loss_lets_go)
+        step.shrink(self.stream, stage.loss_lets_go)
         if stage.gathers_first_again:
             units.close_forward(self.whole["first"])
             units.gather_ahead(stage.first.buffer)
@@ -169,9 +164,8 @@ class _Passes:
         received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
         for layer in step.each(stage.layers, downwards=True):
             self._layer(layer)
-            if layer.is_highest is not False:
-                with step.where(layer.is_highest):
-                    step.resize(received, stage.received_apart)
+            with step.where(layer.is_highest):
+                step.grow(received, stage.received)
         step.drop(received, self.hooked)
         self._embedding(head)
 
@@ -196,10 +190,7 @@ class _Passes:
         units.open_backward(own.unit, self.whole[layer])
         units.gather_ahead(*layer.buffers_below(self._lowest()))
         step.drop(self.gradient)
-        beside = own.beside_moments
-        if layer.is_lowest is not False:
-            beside = beside - np.where(layer.is_lowest, self.stage.unsaved, 0.0)
-        step.resize(self.kept[layer], beside)
+        step.resize(self.kept[layer], own.beside_moments - only(layer.is_lowest, self.stage.unsaved))
         if own.experts is not None:
             self._open_experts(layer, own.experts)
         step.moments(own.moments)
@@ -209,7 +200,7 @@ class _Passes:
         gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
         step.grow(self.gradient, self.stage.message)
         units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
-        step.grow(self.hooked, np.where(own.is_recomputed, self.stage.held_inputs, 0.0))
+        step.grow(self.hooked, only(own.is_recomputed, self.stage.held_inputs))
 
     def _open_experts(self, layer: Layer, experts: Unit) -> None:
         """Gather experts that are a unit of their own, beside all that the layer holds then."""
@@ -240,9 +231,8 @@ class _Passes:
         step.drop(self.gradient)
         cut = step.take("gradients", "embedding's gradient, cut", stage.cut_embedding)
         both = step.take("gradients", "sum of a tied table's gradients", stage.sum_of_both)
-        if stage.is_tied is not None:
-            with step.where(stage.is_tied):
-                step.drop(head, cut)
+        with step.where(stage.is_tied):
+            step.drop(head, cut)
         step.resize(gradients, stage.uncut_embedding)
         for held in (cut, both, head):
             step.hand_over(held, gradients)

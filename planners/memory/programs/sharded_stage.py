@@ -13,7 +13,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of
 
 FP8_BYTES = 1
 
@@ -28,12 +28,12 @@ def sharded_stage(asked: Question) -> ShardedStage:
     learns_beside = any(companion.trainable for companion in job.companions)
     adds_up = np.bool_(learns_beside) | ((micro_batches > 1) & ~stays)
     gathering = Gathering(
-        by_layer=has_gathering(layouts.zero_stage, job, "gathered_by_layer") & ~stays,
-        for_the_step=stays,
+        by_layer=mask_of(has_gathering(layouts.zero_stage, job, "gathered_by_layer") & ~stays),
+        for_the_step=mask_of(stays),
         copies_out=traffic.gather_copies,
-        adds_up=adds_up,
-        waits_for_replicas=layouts.shard_group < layouts.data_parallel,
-        sends=are_gradients_sent(layouts, job),
+        adds_up=mask_of(adds_up),
+        waits_for_replicas=mask_of(layouts.shard_group < layouts.data_parallel),
+        sends=mask_of(are_gradients_sent(layouts, job)),
         casts_shards=traffic.gather_copies and traffic.reduce_bytes != job.states.gradient,
     )
     has_own_units = traffic.vocabulary_units and not job.model.tied_head
@@ -61,7 +61,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         closes_before_loss=traffic.vocabulary_units,
         others=others,
         others_later=np.where(goes_on, others, np.maximum(others - waiting, 0.0)),
-        is_later=stays & (micro_batches > 1) if stays.any() else None,
+        is_later=mask_of(stays & (micro_batches > 1)),
         message=message,
         embedded=np.ceil(_embedded(asked)),
         received=received,
@@ -77,7 +77,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         head_gradient=head_gradient,
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
         uncut_embedding=np.where(is_split, embedding_gradient - table, embedding_gradient),
-        is_tied=is_tied if job.model.tied_head else None,
+        is_tied=mask_of(is_tied),
         cut_embedding=np.where(is_split, table, 0.0),
         sum_of_both=np.where(is_tied & is_split, table, 0.0) if job.model.tied_head else NO_BYTES,
         head_casts=_head_casts(asked),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Unit
+from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Unit, either, opposite
 from plimsoll.planners.memory.steps.step import Held, Step
 
 
@@ -26,12 +26,12 @@ class Gathering:
     reduction's output.
     """
 
-    by_layer: BoolArray
-    for_the_step: BoolArray
+    by_layer: Mask
+    for_the_step: Mask
     copies_out: bool
-    adds_up: BoolArray
-    waits_for_replicas: BoolArray
-    sends: BoolArray
+    adds_up: Mask
+    waits_for_replicas: Mask
+    sends: Mask
     casts_shards: bool
 
 
@@ -61,7 +61,7 @@ class Units:
             ahead = step.take("communication", "gathered", unit.buffer)
             step.drop(self._buffer)
             step.hand_over(ahead, self._buffer)
-        with step.where(~self._when.by_layer):
+        with step.where(opposite(self._when.by_layer)):
             step.grow(whole, unit.weights)
         return whole
 
@@ -100,7 +100,7 @@ class Units:
     def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held) -> None:
         """Let go of a unit's weights and reduce its gradients, or add them up until the step's last micro-batch."""
         step, when = self._step, self._when
-        with step.where(~when.for_the_step):
+        with step.where(opposite(when.for_the_step)):
             step.drop(whole)
             self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
@@ -127,18 +127,18 @@ class Units:
         step.drop(self._reduction)
         step.grow(self._reduction, unit.reduced)
         step.resize(gradients, last)
-        is_kept = ~(when.adds_up | when.sends)
+        is_let_go = either(when.adds_up, when.sends)
         if when.casts_shards:
             step.grow(self._outputs, unit.output)
             step.grow(self._shards, unit.shard)
         else:
-            with step.where(is_kept):
+            with step.where(opposite(is_let_go)):
                 step.grow(self._shards, unit.shard)
-            with step.where(~is_kept):
+            with step.where(is_let_go):
                 step.grow(self._outputs, unit.output)
         step.drop(gradients)
-        with step.where(~when.waits_for_replicas), step.where(None if when.casts_shards else ~is_kept):
-            step.grow(self._outputs, -unit.output)
+        with step.where(opposite(when.waits_for_replicas)), step.where(True if when.casts_shards else is_let_go):
+            step.shrink(self._outputs, unit.output)
         if when.casts_shards:
-            with step.where(~is_kept):
-                step.grow(self._shards, -unit.shard)
+            with step.where(is_let_go):
+                step.shrink(self._shards, unit.shard)

@@ -12,8 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Mask, mask_of
 
 
 class Part(IntEnum):
@@ -35,8 +35,8 @@ class Layer:
     """
 
     bytes: LayerOnRank
-    is_lowest: BoolArray | bool
-    is_highest: BoolArray | bool
+    is_lowest: Mask
+    is_highest: Mask
     number: int
     _below: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
 
@@ -83,9 +83,9 @@ class RunOfLayers:
     fewest: int
     layers: dict[Part, tuple[Layer, ...]] = field(default_factory=dict)
 
-    def present(self, part: Part) -> BoolArray | None:
-        """Return of which layouts the run has the part, None where it is all of them."""
-        return None if self.fewest >= part else self.count >= part
+    def present(self, part: Part) -> Mask:
+        """Return of which layouts the run has the part."""
+        return True if self.fewest >= part else self.count >= part
 
 
 def layers_of(runs: Sequence[Run]) -> Layers:
@@ -119,21 +119,22 @@ def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
 
 def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
     run = runs[index]
-    lowest: BoolArray | bool = False
-    highest: BoolArray | bool = False
+    lowest: Mask = False
+    highest: Mask = False
     if part is Part.FIRST and place == 0:
         lowest = _are_absent(runs[:index])
         below = _of_runs(runs[:index])
     else:
         below = _of_one(run.unit[place - 1])
     if part is not Part.MIDDLE and place == len(run.unit) - 1:
-        ends = True if part is Part.LAST else run.count == 1
-        highest = _are_absent(runs[index + 1 :]) & ends
+        highest = _are_absent(runs[index + 1 :])
+        if part is Part.FIRST and highest is not False:
+            highest = mask_of((run.count == 1) & highest)
     return Layer(bytes=run.unit[place], is_lowest=lowest, is_highest=highest, number=-1, _below=below)
 
 
-def _are_absent(runs: Sequence[Run]) -> BoolArray | bool:
-    absent: BoolArray | bool = True
+def _are_absent(runs: Sequence[Run]) -> Mask:
+    absent: Mask = True
     for run in runs:
         if run.count.min() > 0:
             return False

@@ -5,14 +5,49 @@ An array varies along the axes of the layouts, and along one of stages before th
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 
 NO_BYTES: FloatArray = np.zeros(())
+# Which layouts something holds for: all of them, none, or those that an array says.
+Mask: TypeAlias = BoolArray | bool
+
+
+def mask_of(holds: BoolArray) -> Mask:
+    """Return which layouts something holds for, without an array where it is all or none."""
+    if holds.all():
+        return True
+    return holds if holds.any() else False
+
+
+def opposite(mask: Mask) -> Mask:
+    """Return the layouts that something does not hold for."""
+    return not mask if isinstance(mask, bool) else ~mask
+
+
+def either(*masks: Mask) -> Mask:
+    """Return the layouts that at least one of these holds for."""
+    if any(mask is True for mask in masks):
+        return True
+    arrays = [mask for mask in masks if not isinstance(mask, bool)]
+    return functools.reduce(np.logical_or, arrays) if arrays else False
+
+
+def some(amount: FloatArray) -> FloatArray:
+    """Return an amount, `NO_BYTES` where it is nothing for every layout."""
+    return amount if amount.any() else NO_BYTES
+
+
+def only(mask: Mask, amount: FloatArray) -> FloatArray:
+    """Return an amount where it is held, and nothing elsewhere."""
+    if isinstance(mask, bool):
+        return amount if mask else NO_BYTES
+    return np.where(mask, amount, 0.0)
 
 
 class Moment(NamedTuple):

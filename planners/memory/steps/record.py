@@ -10,7 +10,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, every_layer
-from plimsoll.planners.memory.steps.on_rank import Moment
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
 from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
@@ -64,9 +64,9 @@ class RecordedStep(Step):
             self.drop(self.take("gradients", moment.name, moment.gradients), held)
 
     def _here(self, amount: FloatArray) -> FloatArray:
-        return amount if self._mask is None or self._mask else 0 * amount
+        return amount if self._mask is None or self._mask else NO_BYTES
 
-    def _change(self, held: Held, amount: FloatArray) -> None:
+    def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:  # noqa: ARG002
         change = int(amount)
         if not change:
             return
@@ -112,7 +112,7 @@ def at_stage(quantities: T, row: int, index: int) -> T:
 
 def _number(value: FloatArray | BoolArray, row: int, index: int) -> Any:
     if value.ndim > 1:
-        return value[row if value.shape[0] > 1 else 0, index if value.shape[1] > 1 else 0]
-    if value.ndim == 1:
-        return value[index if value.size > 1 else 0]
-    return value[()]
+        number = value[row if value.shape[0] > 1 else 0, index if value.shape[1] > 1 else 0]
+    else:
+        number = value[index if value.size > 1 else 0] if value.ndim else value[()]
+    return bool(number) if value.dtype == np.bool_ else number

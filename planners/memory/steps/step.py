@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment
 
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 # Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
@@ -44,11 +45,12 @@ class Step:
     def __init__(self) -> None:
         self.phase = FORWARD
         self._sums: list[FloatArray] = [NO_BYTES, NO_BYTES]
-        # The most of either sum since the other one changed, and the most of both.
-        self._highest: list[FloatArray] = [NO_BYTES, NO_BYTES]
+        # The most of either sum before it last fell, since the other one changed; and the most of both.
+        self._highest: list[FloatArray | None] = [None, None]
         self._most = NO_BYTES
         self._last_changed = 0
-        self._mask: BoolArray | bool | None = None
+        self._has_grown = False
+        self._mask: BoolArray | Literal[False] | None = None
         self._carried: list[Held] = []
 
     @property
@@ -75,13 +77,19 @@ class Step:
             if held is not None and held.amount is not NO_BYTES:
                 let_go = self._here(held.amount)
                 held.amount = NO_BYTES if self._mask is None else held.amount - let_go
-                self._change(held, -let_go)
+                self._change(held, -let_go, falls=True)
 
     def grow(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become so much larger."""
         more = self._here(amount)
         held.amount = held.amount + more
         self._change(held, more)
+
+    def shrink(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much smaller."""
+        less = self._here(amount)
+        held.amount = held.amount - less
+        self._change(held, -less, falls=True)
 
     def hand_over(self, source: Held, target: Held) -> None:
         """Let one piece be called by another's name from now on, which was let go of."""
@@ -93,13 +101,15 @@ class Step:
         """Let a piece become as large as this, in one event."""
         more = self._here(amount - held.amount)
         held.amount = held.amount + more
-        self._change(held, more)
+        self._change(held, more, falls=True)
 
     @contextmanager
-    def where(self, mask: BoolArray | bool | None) -> Iterator[None]:
-        """Let what happens meanwhile happen in these layouts alone; None means all."""
+    def where(self, mask: Mask) -> Iterator[None]:
+        """Let what happens meanwhile happen in these layouts alone."""
         outer = self._mask
-        if mask is not None and mask is not True:
+        if mask is False or outer is False:
+            self._mask = False
+        elif mask is not True:
             self._mask = mask if outer is None else outer & mask
         yield
         self._mask = outer
@@ -128,6 +138,7 @@ class Step:
         """
         self._fold()
         before, outer, self._most = list(self._sums), self._most, NO_BYTES
+        self._has_grown = True
         carried = [held.amount for held in self._carried]
         yield from group
         self._fold()
@@ -136,7 +147,7 @@ class Step:
         within = np.maximum(self._most, self._most + (added[0] + added[1]))
         self._most = np.maximum(outer, within)
         self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
-        self._highest = list(self._sums)
+        self._has_grown = False
         for held, amount in zip(self._carried, carried, strict=True):
             if held.amount is not amount:
                 held.amount = held.amount + more * (held.amount - amount)
@@ -144,23 +155,38 @@ class Step:
     def _here(self, amount: FloatArray) -> FloatArray:
         if self._mask is None or amount is NO_BYTES:
             return amount
-        return np.where(self._mask, amount, 0.0)
+        return NO_BYTES if self._mask is False else np.where(self._mask, amount, 0.0)
 
-    def _change(self, held: Held, amount: FloatArray) -> None:
+    def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:
+        """Add a change to the sum that it belongs to; one that `falls` may be below nothing."""
         if amount is NO_BYTES:
             return
         place = held.item in WORK
         if place != self._last_changed:
             self._fold()
             self._last_changed = place
+        elif falls and self._has_grown:
+            self._raise_highest()
         self._sums[place] = self._sums[place] + amount
-        self._highest[place] = np.maximum(self._highest[place], self._sums[place])
+        self._has_grown = True
+
+    def _raise_highest(self) -> None:
+        place = self._last_changed
+        highest, now = self._highest[place], self._sums[place]
+        self._highest[place] = now if highest is None else np.maximum(highest, now)
+        self._has_grown = False
 
     def _fold(self) -> None:
-        """Remember the most that was held since one of the sums last stood still."""
-        total = self._highest[0] + self._highest[1]
+        """Remember the most that was held since the sum that last stood still did so."""
+        if self._has_grown:
+            self._raise_highest()
+        place = self._last_changed
+        highest = self._highest[place]
+        if highest is None:
+            return
+        total = highest + self._sums[not place]
         if self._most.shape == total.shape and total.shape:
             np.maximum(self._most, total, out=self._most)
         else:
             self._most = np.maximum(self._most, total)
-        self._highest = list(self._sums)
+        self._highest = [None, None]
