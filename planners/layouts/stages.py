@@ -12,6 +12,7 @@ of the weights for each (Narayanan et al. 2019, section 3.3, doi:10.1145/3341301
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -233,9 +234,11 @@ def _held(same: ByIdentity[ModelSpec], stage: IntArray, pipeline: IntArray, virt
     layers, of_run = np.zeros_like(stage), [np.zeros_like(stage) for _ in runs]
     for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
         layers += count
-        for counts, run in zip(of_run, runs, strict=True):
-            start, stop = run.layers.start, run.layers.stop
-            counts += np.clip(first + count, start, stop) - np.clip(first, start, stop)
+        for counts, run in zip(of_run[:-1], runs, strict=False):
+            counts += np.minimum(first + count, run.layers.stop) - np.minimum(first, run.layers.stop)
+    # So many layers are below the end of each run, and all below that of the last.
+    of_run[-1] = layers
+    of_run = [of_run[0], *(counts - below for below, counts in itertools.pairwise(of_run))]
     of_kind = [np.zeros_like(stage) for _ in same.value.layers]
     for counts, run in zip(of_run, runs, strict=True):
         of_kind[run.kind] += counts

@@ -12,7 +12,7 @@ from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
 from plimsoll.planners.memory.steps.step import UPDATE, Held, Step
 
 
@@ -43,14 +43,14 @@ def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
     return AtRest(
         parameters=np.ceil(held.parameters),
         optimizer=np.ceil(held.optimizer),
-        kept_gradients=np.where(keeps_gradients, gradients, 0.0),
+        kept_gradients=some(np.where(keeps_gradients, gradients, 0.0)),
         all_gradients=gradients,
-        errors=np.ceil(saved_routing_bytes(layouts, job, held.stage_elements)),
-        p2p_buffers=np.ceil(p2p_buffer_bytes(layouts, asked.rows, job, active.p2p_message)),
+        errors=some(np.ceil(saved_routing_bytes(layouts, job, held.stage_elements))),
+        p2p_buffers=some(np.ceil(p2p_buffer_bytes(layouts, asked.rows, job, active.p2p_message))),
         for_passes=np.ceil(
             held.dummy_gradients + active.gathered + active.saved_routing + pipeline_output(asked) + rotary
         ),
-        temporaries=np.where(layouts.offload == 0, np.ceil(_temporaries(asked)), 0.0),
+        temporaries=some(np.where(layouts.offload == 0, np.ceil(_temporaries(asked)), 0.0)),
     )
 
 

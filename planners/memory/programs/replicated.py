@@ -19,7 +19,7 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, either, mask_of, only, opposite
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, either, mask_of, only, opposite, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -145,9 +145,9 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         casts_again=mask_of((layouts.recompute == FULL) | layouts.activation_offload),
         head_copy=size * head,
         message=np.ceil(active.checkpoint),
-        stashed=np.ceil(active.waiting),
+        stashed=some(np.ceil(active.waiting)),
         embedded=NO_BYTES,
-        unsaved=np.ceil(active.first_adapter_savings),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
         forward_logits=np.ceil(np.where(casts, forward, active.logits)),
         logits=np.ceil(active.logits),

@@ -16,7 +16,7 @@ from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, up
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -54,9 +54,9 @@ def resident_stage(asked: Question) -> ResidentStage:
         layers=stage_layers(asked, gradient_bytes=None),
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),
-        received=np.ceil(received),
-        received_apart=np.ceil(NO_BYTES if kernels.pipelines_keep_messages else received),
-        unsaved=np.ceil(active.first_adapter_savings),
+        received=some(np.ceil(received)),
+        received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
         embedding_gradient=np.ceil(embedding),

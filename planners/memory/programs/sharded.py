@@ -111,14 +111,9 @@ class _Passes:
         self.stashed = step.take("activations", "on its way to the host", stage.stashed)
         embedded = step.take("activations", "embedding's output", NO_BYTES)
         for layer in step.each(stage.layers):
-            self.whole[layer] = units.open_forward(layer.bytes.unit)
-            self.kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept_before_experts)
-            if layer.bytes.experts is not None:
-                self.whole[layer, "experts"] = units.open_forward(layer.bytes.experts)
-                step.resize(self.kept[layer], self._kept(layer))
-                units.close_forward(self.whole[layer, "experts"])
-            step.resize(self.kept[layer], self._kept(layer))
-            units.close_forward(self.whole[layer])
+            # Later layers find more that is kept.
+            with step.quiet(layer.is_between):
+                self._layer_forward(layer)
             with step.where(layer.is_lowest):
                 step.grow(embedded, stage.embedded)
         step.drop(embedded, self.stashed)
@@ -126,12 +121,24 @@ class _Passes:
             self.whole["head"] = units.open_forward(stage.head)
         self._loss()
 
+    def _layer_forward(self, layer: Layer) -> None:
+        step, units, own = self.step, self.units, layer.bytes
+        self.whole[layer] = units.open_forward(own.unit)
+        self.kept[layer] = step.take("activations", "kept by the layer", own.kept_before_experts)
+        if own.experts is not None:
+            self.whole[layer, "experts"] = units.open_forward(own.experts)
+            step.resize(self.kept[layer], self._kept(layer))
+            units.close_forward(self.whole[layer, "experts"])
+        step.resize(self.kept[layer], self._kept(layer))
+        units.close_forward(self.whole[layer])
+
     def forward_again(self) -> None:
         """Go through a later micro-batch's forward pass and loss, with weights that are there still."""
         step, stage = self.step, self.stage
         step.phase = FORWARD
-        for layer in step.each(stage.layers):
-            step.resize(self.kept[layer], self._kept(layer))
+        with step.quiet():
+            for layer in step.each(stage.layers):
+                step.resize(self.kept[layer], self._kept(layer))
         self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
@@ -197,8 +204,8 @@ class _Passes:
         if own.experts is not None:
             self._close_experts(layer, own.experts)
         step.drop(self.kept[layer])
-        gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
         step.grow(self.gradient, self.stage.message)
+        gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
         units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
         step.grow(self.hooked, only(own.is_recomputed, self.stage.held_inputs))
 
@@ -243,12 +250,19 @@ class _Passes:
         step, stage, units = self.step, self.stage, self.units
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
         for layer in step.each(stage.layers):
-            if layer.bytes.experts is not None:
-                name = (layer, "experts")
-                units.reduce_summed(layer.bytes.experts, self.whole[name], self._summed(name))
-            units.reduce_summed(layer.bytes.unit, self.whole[layer], self._summed(layer))
+            # Each lets go of more than it makes.
+            with step.quiet(layer.is_lowest is False):
+                self._reduce_sums(layer)
         if stage.head is not None:
-            units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+            with step.quiet():
+                units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+
+    def _reduce_sums(self, layer: Layer) -> None:
+        units, own = self.units, layer.bytes
+        if own.experts is not None:
+            name = (layer, "experts")
+            units.reduce_summed(own.experts, self.whole[name], self._summed(name))
+        units.reduce_summed(own.unit, self.whole[layer], self._summed(layer))
 
     def _lowest(self) -> FloatArray:
         """Return the buffer that is gathered into while the lowest layer is differentiated."""

@@ -13,7 +13,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
 
 FP8_BYTES = 1
 
@@ -59,18 +59,18 @@ def sharded_stage(asked: Question) -> ShardedStage:
         head=head,
         gathers_first_again=traffic.gather_copies and not traffic.vocabulary_units and job.profile.loss.inside_model,
         closes_before_loss=traffic.vocabulary_units,
-        others=others,
+        others=some(others),
         others_later=np.where(goes_on, others, np.maximum(others - waiting, 0.0)),
         is_later=mask_of(stays & (micro_batches > 1)),
         message=message,
-        embedded=np.ceil(_embedded(asked)),
-        received=received,
-        received_apart=NO_BYTES if kernels.pipelines_keep_messages else received,
-        unsaved=np.ceil(active.first_adapter_savings),
-        stashed=np.ceil(active.waiting),
-        held_inputs=np.ceil(_held_inputs(asked)),
+        embedded=some(np.ceil(_embedded(asked))),
+        received=some(received),
+        received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
+        stashed=some(np.ceil(active.waiting)),
+        held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
-        loss_lets_go=np.where(is_fused, message, 0.0),
+        loss_lets_go=some(np.where(is_fused, message, 0.0)),
         logits=np.ceil(active.logits),
         kept_logits=np.ceil(active.kept_logits),
         logits_gradient=logits_gradient(asked, head_gradient),
@@ -78,8 +78,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
         uncut_embedding=np.where(is_split, embedding_gradient - table, embedding_gradient),
         is_tied=mask_of(is_tied),
-        cut_embedding=np.where(is_split, table, 0.0),
-        sum_of_both=np.where(is_tied & is_split, table, 0.0) if job.model.tied_head else NO_BYTES,
+        cut_embedding=some(np.where(is_split, table, 0.0)),
+        sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
         head_casts=_head_casts(asked),
     )
 

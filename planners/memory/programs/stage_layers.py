@@ -15,7 +15,7 @@ from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Unit
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Unit, mask_of, some
 
 FP8 = "fp8"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
@@ -103,12 +103,12 @@ def _layer(
     return LayerOnRank(
         unit=unit,
         experts=experts,
-        is_recomputed=recomputed,
+        is_recomputed=mask_of(recomputed),
         kept=np.ceil(kept),
-        kept_before_experts=np.ceil(np.minimum(before_experts, kept)),
-        beside_moments=np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed),
+        kept_before_experts=some(np.ceil(np.minimum(before_experts, kept))),
+        beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
-        beside_return=np.ceil(returned),
+        beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
         at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
         experts_gathered_again=NO_BYTES

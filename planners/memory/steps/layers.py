@@ -31,10 +31,12 @@ UPWARDS = (Part.FIRST, Part.MIDDLE, Part.LAST)
 class Layer:
     """A layer of a stage. `is_lowest` and `is_highest` say of which layouts it is the stage's own.
 
-    `number` is its place in the stage where every layer stands for itself, and -1 in a run.
+    `is_between` says that it stands for those between a run's ends. `number` is its place in the stage where every
+    layer stands for itself, and -1 in a run.
     """
 
     bytes: LayerOnRank
+    is_between: bool
     is_lowest: Mask
     is_highest: Mask
     number: int
@@ -82,10 +84,13 @@ class RunOfLayers:
     most: int
     fewest: int
     layers: dict[Part, tuple[Layer, ...]] = field(default_factory=dict)
+    presence: dict[Part, Mask] = field(default_factory=dict)
 
     def present(self, part: Part) -> Mask:
         """Return of which layouts the run has the part."""
-        return True if self.fewest >= part else self.count >= part
+        if part not in self.presence:
+            self.presence[part] = mask_of(self.count >= part)
+        return self.presence[part]
 
 
 def layers_of(runs: Sequence[Run]) -> Layers:
@@ -108,6 +113,7 @@ def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
         below = of_layers[number - 1] if number else None
         layer = Layer(
             bytes=own,
+            is_between=False,
             is_lowest=number == 0,
             is_highest=number == len(of_layers) - 1,
             number=number,
@@ -129,8 +135,15 @@ def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
     if part is not Part.MIDDLE and place == len(run.unit) - 1:
         highest = _are_absent(runs[index + 1 :])
         if part is Part.FIRST and highest is not False:
-            highest = mask_of((run.count == 1) & highest)
-    return Layer(bytes=run.unit[place], is_lowest=lowest, is_highest=highest, number=-1, _below=below)
+            highest = highest * (run.count == 1) if run.count.min() < Part.LAST else False
+    return Layer(
+        bytes=run.unit[place],
+        is_between=part is Part.MIDDLE,
+        is_lowest=lowest,
+        is_highest=highest,
+        number=-1,
+        _below=below,
+    )
 
 
 def _are_absent(runs: Sequence[Run]) -> Mask:
@@ -138,7 +151,7 @@ def _are_absent(runs: Sequence[Run]) -> Mask:
     for run in runs:
         if run.count.min() > 0:
             return False
-        absent = absent & (run.count == 0)
+        absent = absent * (run.count == 0).astype(np.float64)
     return absent
 
 

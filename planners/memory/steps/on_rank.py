@@ -14,20 +14,20 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 
 NO_BYTES: FloatArray = np.zeros(())
-# Which layouts something holds for: all of them, none, or those that an array says.
-Mask: TypeAlias = BoolArray | bool
+# Which layouts something holds for: all of them, none, or those for which an array has 1 and not 0.
+Mask: TypeAlias = FloatArray | bool
 
 
 def mask_of(holds: BoolArray) -> Mask:
     """Return which layouts something holds for, without an array where it is all or none."""
     if holds.all():
         return True
-    return holds if holds.any() else False
+    return holds.astype(np.float64) if holds.any() else False
 
 
 def opposite(mask: Mask) -> Mask:
     """Return the layouts that something does not hold for."""
-    return not mask if isinstance(mask, bool) else ~mask
+    return not mask if isinstance(mask, bool) else 1.0 - mask
 
 
 def either(*masks: Mask) -> Mask:
@@ -35,7 +35,7 @@ def either(*masks: Mask) -> Mask:
     if any(mask is True for mask in masks):
         return True
     arrays = [mask for mask in masks if not isinstance(mask, bool)]
-    return functools.reduce(np.logical_or, arrays) if arrays else False
+    return functools.reduce(np.maximum, arrays) if arrays else False
 
 
 def some(amount: FloatArray) -> FloatArray:
@@ -47,7 +47,7 @@ def only(mask: Mask, amount: FloatArray) -> FloatArray:
     """Return an amount where it is held, and nothing elsewhere."""
     if isinstance(mask, bool):
         return amount if mask else NO_BYTES
-    return np.where(mask, amount, 0.0)
+    return amount * mask
 
 
 class Moment(NamedTuple):
@@ -93,7 +93,7 @@ class LayerOnRank:
 
     unit: Unit
     experts: Unit | None
-    is_recomputed: BoolArray | bool
+    is_recomputed: Mask
     kept: FloatArray
     kept_before_experts: FloatArray
     beside_moments: FloatArray

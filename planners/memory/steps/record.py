@@ -64,7 +64,7 @@ class RecordedStep(Step):
             self.drop(self.take("gradients", moment.name, moment.gradients), held)
 
     def _here(self, amount: FloatArray) -> FloatArray:
-        return amount if self._mask is None or self._mask else NO_BYTES
+        return amount if self._within is None or self._within else NO_BYTES
 
     def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:  # noqa: ARG002
         change = int(amount)

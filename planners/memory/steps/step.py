@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment
 
@@ -27,13 +26,20 @@ FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gra
 LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
 
 
+NOWHERE: FloatArray = np.zeros(())
+
+
 @dataclass(slots=True, eq=False)
 class Held:
-    """A piece of memory from when it is taken until it is let go of; `amount` is what is left of it."""
+    """A piece of memory from when it is taken until it is let go of; `amount` is what is left of it.
+
+    `within` are the layouts that it was taken in, 1 in them and 0 elsewhere; None for all.
+    """
 
     item: str
     name: str
     amount: FloatArray
+    within: FloatArray | None = None
 
 
 class Step:
@@ -50,7 +56,9 @@ class Step:
         self._most = NO_BYTES
         self._last_changed = 0
         self._has_grown = False
-        self._mask: BoolArray | Literal[False] | None = None
+        self._is_quiet = False
+        # 1 in the layouts in which things happen and 0 elsewhere; None for all.
+        self._within: FloatArray | None = None
         self._carried: list[Held] = []
 
     @property
@@ -61,7 +69,7 @@ class Step:
 
     def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
-        held = Held(item, name, self._here(amount))
+        held = Held(item, name, self._here(amount), self._within)
         self._change(held, held.amount)
         return held
 
@@ -75,8 +83,11 @@ class Step:
         """Let go of pieces."""
         for held in pieces:
             if held is not None and held.amount is not NO_BYTES:
-                let_go = self._here(held.amount)
-                held.amount = NO_BYTES if self._mask is None else held.amount - let_go
+                if self._within is held.within or self._within is None:
+                    let_go, held.amount = held.amount, NO_BYTES
+                else:
+                    let_go = self._here(held.amount)
+                    held.amount = held.amount - let_go
                 self._change(held, -let_go, falls=True)
 
     def grow(self, held: Held, amount: FloatArray) -> None:
@@ -106,13 +117,24 @@ class Step:
     @contextmanager
     def where(self, mask: Mask) -> Iterator[None]:
         """Let what happens meanwhile happen in these layouts alone."""
-        outer = self._mask
-        if mask is False or outer is False:
-            self._mask = False
+        outer = self._within
+        if mask is False or outer is NOWHERE:
+            self._within = NOWHERE
         elif mask is not True:
-            self._mask = mask if outer is None else outer & mask
+            self._within = mask if outer is None else outer * mask
         yield
-        self._mask = outer
+        self._within = outer
+
+    @contextmanager
+    def quiet(self, is_quiet: bool = True) -> Iterator[None]:
+        """Do not look for the most meanwhile: the program knows that more is held before or after."""
+        if is_quiet:
+            self._fold()
+        outer, self._is_quiet = self._is_quiet, self._is_quiet or is_quiet
+        yield
+        self._is_quiet = outer
+        if is_quiet:
+            self._has_grown, self._highest = True, [None, None]
 
     def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
         """Yield layers, lowest first or last; what happens meanwhile happens for each that one stands for."""
@@ -138,14 +160,17 @@ class Step:
         """
         self._fold()
         before, outer, self._most = list(self._sums), self._most, NO_BYTES
-        self._has_grown = True
+        self._has_grown = not self._is_quiet
         carried = [held.amount for held in self._carried]
         yield from group
         self._fold()
         more = np.maximum(count - Part.MIDDLE, 0)
         added = [more * (now - then) for now, then in zip(self._sums, before, strict=True)]
-        within = np.maximum(self._most, self._most + (added[0] + added[1]))
-        self._most = np.maximum(outer, within)
+        if self._is_quiet:
+            self._most = outer
+        else:
+            within = np.maximum(self._most, self._most + (added[0] + added[1]))
+            self._most = np.maximum(outer, within)
         self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
         self._has_grown = False
         for held, amount in zip(self._carried, carried, strict=True):
@@ -153,15 +178,18 @@ class Step:
                 held.amount = held.amount + more * (held.amount - amount)
 
     def _here(self, amount: FloatArray) -> FloatArray:
-        if self._mask is None or amount is NO_BYTES:
+        if self._within is None or amount is NO_BYTES:
             return amount
-        return NO_BYTES if self._mask is False else np.where(self._mask, amount, 0.0)
+        return NO_BYTES if self._within is NOWHERE else amount * self._within
 
     def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:
         """Add a change to the sum that it belongs to; one that `falls` may be below nothing."""
         if amount is NO_BYTES:
             return
         place = held.item in WORK
+        if self._is_quiet:
+            self._sums[place] = self._sums[place] + amount
+            return
         if place != self._last_changed:
             self._fold()
             self._last_changed = place
@@ -178,6 +206,8 @@ class Step:
 
     def _fold(self) -> None:
         """Remember the most that was held since the sum that last stood still did so."""
+        if self._is_quiet:
+            return
         if self._has_grown:
             self._raise_highest()
         place = self._last_changed
