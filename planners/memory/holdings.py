@@ -53,6 +53,7 @@ class LayerHoldings:
     experts_padded: FloatArray
     expert_gradient_bytes: FloatArray
     last_experts: FloatArray
+    last_weight: FloatArray
     dequantized_bytes: FloatArray
 
 
@@ -99,6 +100,7 @@ class Holdings:
     last_expert_elements: FloatArray
     dequantized: FloatArray
     dummy_gradients: FloatArray
+    last_of_head: FloatArray
     layers: tuple[LayerHoldings, ...]
 
 
@@ -196,6 +198,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
+        last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
             LayerHoldings(
                 elements=split.layers[kind],
@@ -210,6 +213,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
                 expert_gradient_bytes=_experts_of(shard_elements, part, job, division(rules.gradients_from))
                 * states.gradient,
                 last_experts=by_parameters.spread(_last_stacked_matrices, part),
+                last_weight=by_parameters.spread(_last_weight, part),
                 dequantized_bytes=frozen.dequantized_of[kind],
             )
             for kind, part in enumerate(job.layers)
@@ -410,6 +414,17 @@ def _last_matrix(part: BlockWeights, way: Way) -> int:
     """
     last = [weight for weight in part.trainable if weight.split is Split.ROW]
     return max((matrix_elements(weight, way) for weight in last or part.trainable), default=0)
+
+
+def _last_weight(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the last weight that a module with the part's weights names: a norm's, where it has any.
+
+    transformers' decoder layers name their norms last, and a matrix before its bias.
+    """
+    norms = [weight for weight in part.trainable if weight.part is Part.NORM]
+    is_layer = bool(part.block.layers)
+    named_last = norms if norms and is_layer else part.trainable
+    return local(named_last[-1], way)[0].stored_elements if named_last else 0
 
 
 def _feed_forward_weights(part: BlockWeights, way: Way) -> int:

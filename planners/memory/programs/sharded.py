@@ -7,13 +7,27 @@ that is differentiated finds no sums and all that wait, a later one all sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
-from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
+from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+
+
+class LaterPass(NamedTuple):
+    """A later micro-batch of a pipeline, where there is one.
+
+    `others` wait meanwhile, the part `summed` of all sums has been made by then; `has_loss` is false of one that goes
+    through other chunks than the head's.
+    """
+
+    is_there: Mask
+    others: FloatArray
+    summed: FloatArray
+    has_loss: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,8 +36,8 @@ class ShardedStage:
 
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
       head, None where they are not one of their own. `gathers_first_again`: the forward pass's end lets go of it.
-    - `others` are the micro-batches that wait while the first is differentiated, `others_later` while a later one is,
-      where there `is_later`.
+    - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
+      sums that it makes meanwhile; `later` the passes of later ones.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
       `received` the gradient that the next stage sends, and `received_apart` what of it is in no P2P buffer.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
@@ -43,8 +57,7 @@ class ShardedStage:
     gathers_first_again: bool
     closes_before_loss: bool
     others: FloatArray
-    others_later: FloatArray
-    is_later: Mask
+    later: tuple[LaterPass, ...]
     message: FloatArray
     embedded: FloatArray
     received: FloatArray
@@ -63,6 +76,7 @@ class ShardedStage:
     is_tied: Mask
     cut_embedding: FloatArray
     sum_of_both: FloatArray
+    summed_at_first: FloatArray
     head_casts: tuple[Moment, ...]
 
 
@@ -71,13 +85,14 @@ def sharded(step: Step, stage: ShardedStage) -> None:
     lasting = begin(step, stage.rest)
     others = step.take("activations", "micro-batches that wait", stage.others)
     work = _Passes(step, stage)
+    work.units.sums_made = stage.summed_at_first
     work.forward()
     work.backward()
-    if stage.is_later is not False:
-        with step.where(stage.is_later):
-            step.resize(others, stage.others_later)
-            work.forward_again()
-            work.backward()
+    for later in stage.later:
+        with step.where(later.is_there):
+            step.resize(others, later.others)
+            work.forward_again(later)
+            work.backward(has_loss=later.has_loss)
     step.phase = REDUCTION
     step.drop(lasting.passes)
     with step.where(stage.gathering.for_the_step):
@@ -132,14 +147,18 @@ class _Passes:
         step.resize(self.kept[layer], self._kept(layer))
         units.close_forward(self.whole[layer])
 
-    def forward_again(self) -> None:
-        """Go through a later micro-batch's forward pass and loss, with weights that are there still."""
+    def forward_again(self, later: LaterPass) -> None:
+        """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
         step, stage = self.step, self.stage
         step.phase = FORWARD
+        self.units.sums_made = later.summed
         with step.quiet():
             for layer in step.each(stage.layers):
+                self._sum(layer)
                 step.resize(self.kept[layer], self._kept(layer))
-        self._loss()
+            self.units.sum_up(stage.first, self._summed("first"))
+        if later.has_loss:
+            self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
         return layer.bytes.kept - only(layer.is_lowest, self.stage.unsaved)
@@ -155,7 +174,7 @@ class _Passes:
         step.resize(self.logits, stage.kept_logits)
         self.units.drop_buffer()
 
-    def backward(self) -> None:
+    def backward(self, *, has_loss: bool = True) -> None:
         """Go through a micro-batch's backward pass, from the head down to the embedding."""
         step, stage, units = self.step, self.stage, self.units
         step.phase = BACKWARD
@@ -165,9 +184,10 @@ class _Passes:
             units.gather_ahead(stage.first.buffer)
             units.open_backward(stage.first, self.whole["first"])
         units.gather_ahead(*stage.layers.highest_buffers())
-        head = self._head()
+        head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
         step.grow(self.gradient, stage.message)
-        self._close_head(head)
+        if has_loss:
+            self._close_head(head)
         received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
         for layer in step.each(stage.layers, downwards=True):
             self._layer(layer)
@@ -190,7 +210,8 @@ class _Passes:
     def _close_head(self, gradient: Held) -> None:
         stage = self.stage
         if stage.head is not None:
-            self.units.close_backward(stage.head, self.whole["head"], gradient, self._summed("head"))
+            summed = self._summed("head")
+            self.units.close_backward(stage.head, self.whole["head"], gradient, summed, is_whole=True)
 
     def _layer(self, layer: Layer) -> None:
         step, units, own = self.step, self.units, layer.bytes
@@ -248,6 +269,9 @@ class _Passes:
     def reduce_sums(self) -> None:
         """Reduce what a pipeline's micro-batches have summed, unit by unit."""
         step, stage, units = self.step, self.stage, self.units
+        units.sums_made = ALL_SUMS
+        for layer in step.each(stage.layers):
+            self._sum(layer)
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
         for layer in step.each(stage.layers):
             # Each lets go of more than it makes.
@@ -256,6 +280,12 @@ class _Passes:
         if stage.head is not None:
             with step.quiet():
                 units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+
+    def _sum(self, layer: Layer) -> None:
+        units, own = self.units, layer.bytes
+        if own.experts is not None:
+            units.sum_up(own.experts, self._summed((layer, "experts")))
+        units.sum_up(own.unit, self._summed(layer))
 
     def _reduce_sums(self, layer: Layer) -> None:
         units, own = self.units, layer.bytes

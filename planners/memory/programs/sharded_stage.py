@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
 from plimsoll.planners.memory.programs.logits import logits_gradient, stage_logits
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.programs.sharded import ShardedStage
-from plimsoll.planners.memory.programs.sharded_units import Gathering
+from plimsoll.planners.memory.programs.sharded import LaterPass, ShardedStage
+from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
 
@@ -34,13 +34,12 @@ def sharded_stage(asked: Question) -> ShardedStage:
         adds_up=mask_of(adds_up),
         waits_for_replicas=mask_of(layouts.shard_group < layouts.data_parallel),
         sends=mask_of(are_gradients_sent(layouts, job)),
-        casts_shards=traffic.gather_copies and traffic.reduce_bytes != job.states.gradient,
+        casts_shards=traffic.gather_copies and job.reduce_bytes != job.states.gradient,
     )
     has_own_units = traffic.vocabulary_units and not job.model.tied_head
     first, head = _vocabulary(asked, has_own_units=has_own_units)
     waiting = waiting_micro_batch(asked)
     others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
-    goes_on = micro_batches > rows.in_flight
     is_fused = layouts.fused_cross_entropy & rows.has_head
     message = np.ceil(active.p2p_message)
     head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
@@ -60,8 +59,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         gathers_first_again=traffic.gather_copies and not traffic.vocabulary_units and job.profile.loss.inside_model,
         closes_before_loss=traffic.vocabulary_units,
         others=some(others),
-        others_later=np.where(goes_on, others, np.maximum(others - waiting, 0.0)),
-        is_later=mask_of(stays & (micro_batches > 1)),
+        later=_later(asked, stays, others, waiting),
         message=message,
         embedded=some(np.ceil(_embedded(asked))),
         received=some(received),
@@ -80,19 +78,50 @@ def sharded_stage(asked: Question) -> ShardedStage:
         is_tied=mask_of(is_tied),
         cut_embedding=some(np.where(is_split, table, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
+        summed_at_first=np.where(_goes_round_once(asked), 1.0 / layouts.virtual_pipeline, 1.0),
         head_casts=_head_casts(asked),
     )
+
+
+def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray) -> tuple[LaterPass, ...]:
+    """Return the passes of later micro-batches that can be the worst.
+
+    One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums. Of an interleaved
+    stage that goes round its chunks once, those that are differentiated first have sums while most micro-batches wait,
+    and all have while the micro-batches wait in one chunk alone.
+    """
+    layouts, rows = asked.layouts, asked.rows
+    micro_batches, chunks = layouts.micro_batches(asked.job.global_batch_size), layouts.virtual_pipeline
+    has_later = stays & (micro_batches > 1)
+    fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
+    goes_round_once = _goes_round_once(asked)
+    passes = [
+        LaterPass(mask_of(has_later & ~goes_round_once), fewer, ALL_SUMS),
+        LaterPass(mask_of(has_later & goes_round_once), others, 1.0 / chunks),
+        LaterPass(
+            mask_of(has_later & goes_round_once),
+            np.ceil(np.maximum(micro_batches / chunks - 1.0, 0.0) * waiting),
+            ALL_SUMS,
+            has_loss=False,
+        ),
+    ]
+    return tuple(each for each in passes if each.is_there is not False)
+
+
+def _goes_round_once(asked: Question) -> BoolArray:
+    """Return where an interleaved stage has no more micro-batches than go through a chunk at a time."""
+    layouts = asked.layouts
+    micro_batches = layouts.micro_batches(asked.job.global_batch_size)
+    return (layouts.virtual_pipeline > 1) & (micro_batches <= layouts.pipeline_parallel)
 
 
 def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | None]:
     """Return the unit of the embedding, and that of last norm and head where they are not one with it."""
     held, job = asked.held, asked.job
-    size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
+    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
     shard = np.ceil(held.root_gradients + held.root_gradients_sent)
-    table = np.ceil(held.head_matrix_elements)
-    # A tied head has no weight of its own: the last one is a norm's.
     is_shared = is_divided(asked)
-    last_of_head = np.where(is_shared & np.bool_(not job.model.tied_head), table, 0.0)
+    last_of_head = np.where(is_shared, np.ceil(held.last_of_head), 0.0)
     widening = reduce_bytes / job.states.gradient
     whole = Unit(
         weights=np.ceil(size * held.root_elements + held.root_frozen),

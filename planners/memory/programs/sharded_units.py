@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Unit, either, opposite
 from plimsoll.planners.memory.steps.step import Held, Step
+
+ALL_SUMS: FloatArray = np.ones(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +44,8 @@ class Units:
 
     def __init__(self, step: Step, when: Gathering) -> None:
         self._step, self._when = step, when
+        # The part of a unit's sum that is made; an interleaved stage comes to its chunks one after the other.
+        self.sums_made = ALL_SUMS
         self._buffer = step.carry("communication", "gathered")
         self._ahead = step.carry("communication", "gathered ahead")
         self._experts_ahead = step.carry("communication", "experts gathered ahead")
@@ -97,15 +103,19 @@ class Units:
                 self._step.drop(ahead)
                 self._step.grow(whole, unit.weights)
 
-    def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held) -> None:
+    def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held, *, is_whole: bool = False) -> None:
         """Let go of a unit's weights and reduce its gradients, or add them up until the step's last micro-batch."""
         step, when = self._step, self._when
         with step.where(opposite(when.for_the_step)):
             step.drop(whole)
             self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
-            step.resize(summed, unit.reduced)
+            self.sum_up(unit, summed, is_whole=is_whole)
             step.drop(gradients)
+
+    def sum_up(self, unit: Unit, summed: Held, *, is_whole: bool = False) -> None:
+        """Have as much of a unit's sum of gradients as has been made."""
+        self._step.resize(summed, unit.reduced if is_whole else np.ceil(unit.reduced * self.sums_made))
 
     def reduce_summed(self, unit: Unit, whole: Held, summed: Held) -> None:
         """Reduce what micro-batches have summed of a unit, and let go of its weights."""

@@ -126,7 +126,7 @@ def _whole(moments: list[Moment]) -> tuple[Moment, ...]:
 def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tuple[Unit, Unit | None]:
     """Return a layer's weights, and its experts where they are a unit of their own."""
     job = asked.job
-    size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
+    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
     shard, widening = held.gradient_bytes, reduce_bytes / job.states.gradient
     whole = Unit(
         weights=np.ceil(size * held.elements + held.frozen_bytes),
@@ -135,24 +135,27 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         reduced=np.ceil(reduce_bytes * held.padded),
         output=np.ceil(shard * widening),
         shard=np.ceil(shard),
-        last_gradient=NO_BYTES,  # a norm's
-        last_summed=NO_BYTES,
+        last_gradient=some(np.where(is_divided(asked), size * held.last_weight, 0.0)),
+        last_summed=some(np.where(is_divided(asked), reduce_bytes * held.last_weight, 0.0)),
     )
     if not expert_units.any():
         return whole, None
+
+    # The ranks that hold the same experts divide them.
+    has_copies = shard_ranks(asked.layouts, job) > asked.layouts.expert_parallel
 
     def apart(amount: FloatArray) -> FloatArray:
         return np.where(expert_units, np.ceil(amount), 0.0)
 
     experts = Unit(
         weights=apart(size * held.experts),
-        buffer=apart(gathered_into(asked, size * held.experts_padded)),
+        buffer=np.where(has_copies, apart(size * held.experts_padded), 0.0),
         gradients=apart(size * held.experts),
         reduced=apart(reduce_bytes * held.experts_padded),
         output=apart(held.expert_gradient_bytes * widening),
         shard=apart(held.expert_gradient_bytes),
-        last_gradient=apart(size * held.last_experts),
-        last_summed=apart(reduce_bytes * held.last_experts),
+        last_gradient=np.where(has_copies, apart(size * held.last_experts), 0.0),
+        last_summed=np.where(has_copies, apart(reduce_bytes * held.last_experts), 0.0),
     )
     rest = Unit(
         weights=whole.weights - experts.weights,
@@ -161,8 +164,8 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         reduced=whole.reduced - experts.reduced,
         output=whole.output - experts.output,
         shard=whole.shard - experts.shard,
-        last_gradient=NO_BYTES,
-        last_summed=NO_BYTES,
+        last_gradient=whole.last_gradient,
+        last_summed=whole.last_summed,
     )
     return rest, experts
 

@@ -64,6 +64,7 @@ class Stack:
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
+    `always_reduces_in_fp32`: gradients are reduced in fp32 in pure bf16 too.
     `own_engine` is the installed package whose engine has parameters, gradients and optimizer, at every ZeRO stage.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
@@ -92,6 +93,7 @@ class Stack:
     splits_latents: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
+    always_reduces_in_fp32: bool = False
     own_engine: str = ""
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
