@@ -42,8 +42,9 @@ class ShardedStage:
       `received` the gradient that the next stage sends, and `received_apart` what of it is in no P2P buffer.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
       the host, `held_inputs` what hooks of a finished layer hold.
-    - `head_kept`, `logits`, `kept_logits`, `logits_gradient`: at the head, at the loss, after it, and backwards;
-      `loss_lets_go` what a fused loss needs no more.
+    - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
+      `logits_gradient` as it is differentiated and after that; `loss_lets_go` what a fused loss needs no more;
+      `last_norm` as the norm before the head is differentiated.
     - `head_gradient` is the head's own. The embedding's is made as `whole_embedding`; tensor parallelism makes
       `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where that `is_tied`, and
       `sum_of_both` is made of them where they are not added up in place.
@@ -67,8 +68,10 @@ class ShardedStage:
     held_inputs: FloatArray
     head_kept: FloatArray
     loss_lets_go: FloatArray
+    forward_logits: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
+    last_norm: FloatArray
     logits_gradient: FloatArray
     head_gradient: FloatArray
     whole_embedding: FloatArray
@@ -170,7 +173,7 @@ class _Passes:
             step.drop(step.take("activations", moment.name, moment.activations))
         if stage.closes_before_loss:
             self.units.drop_buffer()
-        self.logits = step.take("logits", "logits", stage.logits)
+        self.logits = step.take("logits", "logits", stage.forward_logits)
         step.resize(self.logits, stage.kept_logits)
         self.units.drop_buffer()
 
@@ -183,7 +186,12 @@ class _Passes:
             units.close_forward(self.whole["first"])
             units.gather_ahead(stage.first.buffer)
             units.open_backward(stage.first, self.whole["first"])
-        units.gather_ahead(*stage.layers.highest_buffers())
+            units.gather_ahead(*stage.layers.highest_buffers())
+        if has_loss:
+            step.resize(self.logits, stage.logits)
+            step.resize(self.logits, stage.logits_gradient)
+        if not stage.gathers_first_again:
+            units.gather_ahead(*stage.layers.highest_buffers())
         head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
         step.grow(self.gradient, stage.message)
         if has_loss:
@@ -197,14 +205,15 @@ class _Passes:
         self._embedding(head)
 
     def _head(self) -> Held:
-        """Differentiate loss and head; return the head's whole gradient."""
+        """Differentiate the head; return its whole gradient."""
         step, stage = self.step, self.stage
-        step.resize(self.logits, stage.logits_gradient)
         for moment in stage.head_casts[1:]:
             held = step.take("logits", moment.name, moment.gradients)
             step.drop(step.take("activations", moment.name, moment.activations), held)
         gradient = step.take("gradients", "head's gradient", stage.head_gradient)
-        step.drop(self.logits, self.stream)
+        step.drop(self.logits)
+        step.resize(self.stream, stage.last_norm)
+        step.drop(self.stream)
         return gradient
 
     def _close_head(self, gradient: Held) -> None:

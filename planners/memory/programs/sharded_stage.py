@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
@@ -47,7 +48,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
     is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
     table = np.ceil(size * (held.root_elements - held.head_elements))
-    kernels = job.profile.kernels
+    kernels, loss = job.profile.kernels, job.profile.loss
     received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
     is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
     return ShardedStage(
@@ -69,7 +70,9 @@ def sharded_stage(asked: Question) -> ShardedStage:
         held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
         loss_lets_go=some(np.where(is_fused, message, 0.0)),
-        logits=np.ceil(active.logits),
+        forward_logits=np.ceil(active.logits * (loss.forward_logits_bytes / loss.logits_bytes)),
+        logits=np.where(layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits)),
+        last_norm=np.ceil(_last_norm(asked)),
         kept_logits=np.ceil(active.kept_logits),
         logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
@@ -170,6 +173,15 @@ def _embedded(asked: Question) -> FloatArray:
         return NO_BYTES
     is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
     return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
+
+
+def _last_norm(asked: Question) -> FloatArray:
+    """Return what is live as the norm before the head is differentiated: what it keeps, and its own products."""
+    job, layouts = asked.job, asked.layouts
+    per_feature = norm_backward_bytes(job.head.block, job.profile.kernels, job.precision.compute_bytes)
+    divided = np.where(layouts.sequence_parallel, layouts.tensor_parallel, 1)
+    tokens = layouts.local_tokens(job.sequence_length) / divided
+    return np.where(asked.rows.has_head, tokens * job.model.hidden_size * per_feature, 0.0)
 
 
 def _held_inputs(asked: Question) -> FloatArray:

@@ -159,7 +159,7 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
     )
     rest = Unit(
         weights=whole.weights - experts.weights,
-        buffer=whole.buffer - experts.buffer,
+        buffer=gathered_into(asked, size * held.padded + held.frozen_bytes - apart(size * held.experts_padded)),
         gradients=whole.gradients - experts.gradients,
         reduced=whole.reduced - experts.reduced,
         output=whole.output - experts.output,
