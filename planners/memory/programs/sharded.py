@@ -154,12 +154,15 @@ class _Passes:
         """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
         step, stage = self.step, self.stage
         step.phase = FORWARD
+        self.units.has_sums = later.summed is self.units.sums_made
         self.units.sums_made = later.summed
         with step.quiet():
             for layer in step.each(stage.layers):
-                self._sum(layer)
+                if not self.units.has_sums:
+                    self._sum(layer)
                 step.resize(self.kept[layer], self._kept(layer))
-            self.units.sum_up(stage.first, self._summed("first"))
+            if not self.units.has_sums:
+                self.units.sum_up(stage.first, self._summed("first"))
         if later.has_loss:
             self._loss()
 
@@ -278,9 +281,10 @@ class _Passes:
     def reduce_sums(self) -> None:
         """Reduce what a pipeline's micro-batches have summed, unit by unit."""
         step, stage, units = self.step, self.stage, self.units
-        units.sums_made = ALL_SUMS
-        for layer in step.each(stage.layers):
-            self._sum(layer)
+        if units.sums_made is not ALL_SUMS:
+            units.sums_made = ALL_SUMS
+            for layer in step.each(stage.layers):
+                self._sum(layer)
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
         for layer in step.each(stage.layers):
             # Each lets go of more than it makes.

@@ -81,7 +81,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         is_tied=mask_of(is_tied),
         cut_embedding=some(np.where(is_split, table, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
-        summed_at_first=np.where(_goes_round_once(asked), 1.0 / layouts.virtual_pipeline, 1.0),
+        summed_at_first=_summed_at_first(asked),
         head_casts=_head_casts(asked),
     )
 
@@ -109,6 +109,12 @@ def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: Float
         ),
     ]
     return tuple(each for each in passes if each.is_there is not False)
+
+
+def _summed_at_first(asked: Question) -> FloatArray:
+    """Return the part of all sums that the first micro-batch makes before others are fewer."""
+    goes_round_once = _goes_round_once(asked)
+    return np.where(goes_round_once, 1.0 / asked.layouts.virtual_pipeline, 1.0) if goes_round_once.any() else ALL_SUMS
 
 
 def _goes_round_once(asked: Question) -> BoolArray:

@@ -46,6 +46,8 @@ class Units:
         self._step, self._when = step, when
         # The part of a unit's sum that is made; an interleaved stage comes to its chunks one after the other.
         self.sums_made = ALL_SUMS
+        # Whether sums are there already and no larger for a further micro-batch.
+        self.has_sums = False
         self._buffer = step.carry("communication", "gathered")
         self._ahead = step.carry("communication", "gathered ahead")
         self._experts_ahead = step.carry("communication", "experts gathered ahead")
@@ -110,7 +112,8 @@ class Units:
             step.drop(whole)
             self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
-            self.sum_up(unit, summed, is_whole=is_whole)
+            if not self.has_sums:
+                self.sum_up(unit, summed, is_whole=is_whole)
             step.drop(gradients)
 
     def sum_up(self, unit: Unit, summed: Held, *, is_whole: bool = False) -> None:

@@ -47,7 +47,7 @@ def only(mask: Mask, amount: FloatArray) -> FloatArray:
     """Return an amount where it is held, and nothing elsewhere."""
     if isinstance(mask, bool):
         return amount if mask else NO_BYTES
-    return amount * mask
+    return amount if amount is NO_BYTES else amount * mask
 
 
 class Moment(NamedTuple):

@@ -82,7 +82,7 @@ class Step:
     def drop(self, *pieces: Held | None) -> None:
         """Let go of pieces."""
         for held in pieces:
-            if held is not None and held.amount is not NO_BYTES:
+            if held is not None and held.amount is not NO_BYTES and self._within is not NOWHERE:
                 if self._within is held.within or self._within is None:
                     let_go, held.amount = held.amount, NO_BYTES
                 else:
@@ -93,23 +93,30 @@ class Step:
     def grow(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become so much larger."""
         more = self._here(amount)
-        held.amount = held.amount + more
-        self._change(held, more)
+        if more is not NO_BYTES:
+            held.amount = held.amount + more
+            self._change(held, more)
 
     def shrink(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become so much smaller."""
         less = self._here(amount)
-        held.amount = held.amount - less
-        self._change(held, -less, falls=True)
+        if less is not NO_BYTES:
+            held.amount = held.amount - less
+            self._change(held, -less, falls=True)
 
     def hand_over(self, source: Held, target: Held) -> None:
         """Let one piece be called by another's name from now on, which was let go of."""
         handed = self._here(source.amount)
-        target.amount = target.amount + handed
-        source.amount = source.amount - handed
+        if handed is NO_BYTES:
+            return
+        is_all = self._within is None or self._within is source.within
+        target.amount = handed if target.amount is NO_BYTES else target.amount + handed
+        source.amount = NO_BYTES if is_all else source.amount - handed
 
     def resize(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become as large as this, in one event."""
+        if amount is held.amount or self._within is NOWHERE:
+            return
         more = self._here(amount - held.amount)
         held.amount = held.amount + more
         self._change(held, more, falls=True)
