@@ -46,6 +46,7 @@ class Units:
         self._reduction = step.carry("communication", "reduction")
         self._outputs = step.carry("gradients", "outputs of reductions")
         self._shards = step.carry("gradients", "shards")
+        step.leave(self._shards)
 
     def open_forward(self, unit: Unit) -> Held:
         """Gather a unit and return its weights; the buffer of the one before is let go of."""
