@@ -105,7 +105,7 @@ class _Passes:
         """Go through a micro-batch's forward pass and its loss."""
         step, stage, units = self.step, self.stage, self.units
         step.phase = FORWARD
-        self.whole["first"] = units.open_forward(stage.first)
+        self.whole["first"] = units.open_root(stage.first)
         self.stream = step.take("activations", "residual stream", stage.message)
         if stage.head is not None:
             units.close_forward(self.whole["first"])
