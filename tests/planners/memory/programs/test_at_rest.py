@@ -1,12 +1,14 @@
 """What lies on a rank before the first pass and after the last, of a small Llama."""
 
+from dataclasses import replace
+
 import pytest
 
 from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import UPDATE
 from tests.planners.factories import small_llama
-from tests.planners.training_cases import asked, events, held
+from tests.planners.training_cases import asked, asked_of, events, held
 
 # Four layers of 36,992, twice 1,000 x 64 and a norm of 64; AdamW counts its steps in 4 bytes for each of 4 x 9 + 3.
 PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
@@ -58,5 +60,6 @@ def test_what_an_update_makes_is_gone_when_it_is_over():
 @pytest.mark.parametrize(("schedule", "is_more"), [("1f1b", False), ("gpipe", True)])
 def test_under_gpipe_a_waiting_micro_batch_is_through_the_loss(schedule, is_more):
     layout = {"pipeline_parallel": 2, "zero_stage": 3}
-    found = question(layout=layout, global_batch_size=4, pipeline_schedule=schedule)
+    found = question(layout=layout, global_batch_size=4)
+    found = asked_of(found.layouts, replace(found.job, pipeline_schedule=schedule))
     assert (waiting_micro_batch(found)[-1].max() > found.active.stage[-1].max() + 1) == is_more

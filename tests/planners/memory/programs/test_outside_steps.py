@@ -51,8 +51,15 @@ def test_a_companion_s_forward_pass_finds_all_that_the_policy_keeps():
     assert forward.activations.max() >= (active.stage + active.head).max()
 
 
+def test_one_backward_pass_begins_with_all_that_both_keep():
+    active = question(companions=(VALUE,)).active
+    (forward,) = instants(COMPANION_FORWARD, companions=(VALUE,))
+    # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
+    assert forward.activations.max() == 2 * (active.stage + active.head).max() + active.backward.transient.max()
+
+
 def test_an_evaluation_keeps_no_gradient_and_no_layer_but_one():
-    layer, loss = instants(EVALUATION, evaluation=Evaluation())
+    layer, loss = instants(EVALUATION, evaluation=Evaluation(batch_size=1))
     assert layer.gradients.max() == loss.gradients.max() == 0
     assert layer.activations.max() < question().active.stage.max()
 

@@ -89,5 +89,5 @@ def test_what_the_lowest_layer_need_not_keep_behind_a_frozen_embedding_is_missin
     found = step("ddp", training={"method": "lora"})
     kept = {event.layer: event.change for event in found if event.name == "kept by the layer" and event.change > 0}
     assert kept[0] < kept[1] == kept[2] == kept[3]
-    last = {layer: [e for e in found if (e.name, e.layer) == ("last matrix", layer)][0].change for layer in (0, 1)}
-    assert last[1] - last[0] == kept[1] - kept[0]
+    upper, lowest = (next(e for e in found if (e.name, e.layer) == ("last matrix", layer)) for layer in (1, 0))
+    assert upper.change - lowest.change == kept[1] - kept[0]

@@ -4,7 +4,8 @@ from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import events, held, memory, taken
 
-TOKENS, LAYER, TABLE = 32, 36_992, 64_000
+# Megatron makes 1,024 words of 1,000.
+TOKENS, LAYER, TABLE = 32, 36_992, 1024 * 64
 PARAMETERS = 4 * LAYER + 2 * TABLE + 64
 MESSAGE = 2 * 64 * TOKENS
 

@@ -168,7 +168,7 @@ def test_one_mixture_above_dense_layers_is_reduced_beside_a_dense_layer_gathered
     dense, mixture = (sum(weight.elements for weight in block.weights) for block in model.layers)
     # Of few tokens its own reduction is the worst: the fp32 buffer, and a dense layer's weights in 16 bits.
     worst = max((e for e in found if (e.layer, e.phase) == (3, BACKWARD)), key=lambda event: event.total)
-    assert (worst.name, held(worst, "communication")) == ("reduction", 4 * mixture + 2 * dense)
+    assert (worst.name, held(worst, "communication")) == ("shards", 4 * mixture + 2 * dense)
 
 
 # Scaled and clamped in fp32 beside what is in fp8, or in fp8 alone; beside the gradient in 16 bits and in fp8 already.
