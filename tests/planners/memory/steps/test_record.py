@@ -80,9 +80,7 @@ def test_what_is_left_behind_need_not_be_let_go_of():
 
 
 def test_a_piece_that_nobody_lets_go_of_is_named_with_its_line():
-    with pytest.raises(
-        UnbalancedStep, match=r"Never lets go of 5 bytes of 'weights' .* at test_record.py:\d"
-    ):
+    with pytest.raises(UnbalancedStep, match=r"Never lets go of 5 bytes of 'weights' .* at test_record.py:\d"):
         ended(lambda step: step.take("parameters", "weights", size(5)))
 
 
