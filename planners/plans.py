@@ -73,7 +73,7 @@ class LiveItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
-    """A moment of the step on one stage; `layer` is the one that is differentiated, None where no one layer is."""
+    """A moment of the step on one stage; `layer` is the one at work, None where no one layer is."""
 
     phase: str
     layer: int | None
@@ -86,7 +86,7 @@ class StageMemory:
     """One pipeline stage's peak; `layers` is its first and last layer.
 
     Of an interleaved schedule `layers` only counts them, as `ShardedStage` says; moments name the layers that it has.
-    `moments` are the forward pass's begin and those that can be the worst, in their
+    `moments` are the worst of every layer in each pass, and of what comes before, between and after layers, in their
     order: of the micro-batch at which the stage is fullest, then of the optimizer's step.
     """
 

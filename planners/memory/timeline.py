@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from plimsoll.planners.memory.steps.record import Event
 from plimsoll.planners.memory.steps.step import (
@@ -21,14 +22,17 @@ from plimsoll.planners.plans import LiveItems, MemoryMoment
 IN_ORDER = (LOADING, FORWARD, COMPANION_FORWARD, BACKWARD, REDUCTION, UPDATE, EVALUATION)
 
 
-def moments_of(events: Iterable[Event], layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
+OUTSIDE_STEPS = frozenset({LOADING, COMPANION_FORWARD, EVALUATION})
+
+
+def moments_of(events: Sequence[Event], layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
     """Return the phases in their order and in each, as they come, every layer and what is of none, at their worst.
 
     `layers` are the stage's own, by their numbers in the model, lowest first.
     """
     largest: dict[tuple[int, int, int | None], Event] = {}
     run, last = 0, None
-    for event in events:
+    for event in _with_update(events):
         if event.layer != last:
             run, last = run + 1, event.layer
         place = (IN_ORDER.index(event.phase), run, event.layer)
@@ -37,6 +41,14 @@ def moments_of(events: Iterable[Event], layers: Sequence[int]) -> tuple[MemoryMo
             largest[place] = event
     ordered = sorted(largest.items(), key=lambda entry: entry[0][:2])
     return tuple(_moment(event, layers) for _, event in ordered)
+
+
+def _with_update(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the events with one of the update: an update that makes nothing finds what the passes left."""
+    of_step = [event for event in events if event.phase not in OUTSIDE_STEPS]
+    if not of_step or of_step[-1].phase == UPDATE:
+        return events
+    return [*events, replace(of_step[-1], phase=UPDATE, layer=None)]
 
 
 def _moment(event: Event, layers: Sequence[int]) -> MemoryMoment:

@@ -79,22 +79,23 @@ def waiting_micro_batch(asked: Question) -> FloatArray:
 
 @dataclass(slots=True, eq=False)
 class Lasting:
-    """What a program holds throughout: `passes` until the backward pass is over, `gradients` of those before."""
+    """What a program holds throughout: `passes` until the backward pass is over, `p2p_buffers` for good."""
 
-    gradients: Held
+    p2p_buffers: Held
     passes: Held
 
 
 def begin(step: Step, rest: AtRest) -> Lasting:
     """Take what is there from the start."""
-    step.take("parameters", "parameters", rest.parameters)
-    step.take("optimizer", "optimizer states", rest.optimizer)
-    step.take("communication", "errors of compression", rest.errors)
-    step.take("activations", "P2P buffers", rest.p2p_buffers)
-    return Lasting(
-        gradients=step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients),
-        passes=step.take("activations", "workspaces and tables", rest.for_passes),
+    buffers = step.take("activations", "P2P buffers", rest.p2p_buffers)
+    step.leave(
+        step.take("parameters", "parameters", rest.parameters),
+        step.take("optimizer", "optimizer states", rest.optimizer),
+        step.take("communication", "errors of compression", rest.errors),
+        step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients),
+        buffers,
     )
+    return Lasting(p2p_buffers=buffers, passes=step.take("activations", "workspaces and tables", rest.for_passes))
 
 
 def update(step: Step, rest: AtRest) -> None:

@@ -72,6 +72,7 @@ def events_of(asked: Question, row: int, index: int) -> tuple[Event, ...]:
         if own is None or np.broadcast_to(own, asked.layouts.shape)[index]:
             step = RecordedStep()
             program.run(step, at_stage(program.quantities(asked), row, index))
+            step.close()
             events += step.events
     return tuple(events)
 

@@ -19,7 +19,7 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, either, mask_of, only, opposite, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -58,7 +58,7 @@ class ReplicatedStage:
 def replicated(step: Step, stage: ReplicatedStage) -> None:
     """Go through one step."""
     lasting = begin(step, stage.rest)
-    step.take("communication", "buckets", stage.buckets)
+    step.leave(step.take("communication", "buckets", stage.buckets))
     copies, kept = _forward(step, stage)
     step.phase = BACKWARD
     head_copy, stream, logits = copies.pop("head"), kept.pop("head"), kept.pop("logits")
@@ -74,8 +74,8 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     for layer in step.each(stage.layers, downwards=True):
         with step.where(stage.casts), step.where(stage.casts_again):
             step.grow(copies[layer], layer.bytes.copies)
-        step.resize(kept[layer], _less(stage, layer, layer.bytes.beside_moments))
-        step.moments(layer.bytes.moments)
+        step.resize(kept[layer], layer.bytes.beside_moments)
+        step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
         step.drop(kept[layer], copies[layer])
         with step.where(opposite(stage.keeps_gradients)):
             step.grow(gradients, layer.bytes.gradients)
@@ -84,8 +84,10 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     step.drop(stream)
     with step.where(stage.keeps_gradients):
         step.drop(embedding)
-    with step.where(either(stage.keeps_gradients, stage.is_tied)):
+    with step.where(stage.is_tied):
         step.drop(head)
+    with step.where(opposite(stage.keeps_gradients)):
+        step.leave(gradients, head, embedding)
     step.drop(lasting.passes)
     step.phase = REDUCTION
     update(step, stage.rest)
@@ -102,7 +104,7 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
     for layer in step.each(stage.layers):
         with step.where(stage.casts):
             copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
-        kept[layer] = step.take("activations", "kept by the layer", _less(stage, layer, layer.bytes.kept))
+        kept[layer] = step.take("activations", "kept by the layer", _kept(stage, layer))
         with step.where(layer.is_lowest):
             step.grow(embedded, stage.embedded)
     step.drop(embedded, stashed)
@@ -117,9 +119,9 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
     return copies, kept
 
 
-def _less(stage: ReplicatedStage, layer: Layer, kept: FloatArray) -> FloatArray:
-    """Return what a layer keeps, less what the lowest need not behind a frozen embedding."""
-    return kept - only(layer.is_lowest, stage.unsaved)
+def _kept(stage: ReplicatedStage, layer: Layer) -> FloatArray:
+    """Return what a layer keeps, without what the lowest need not behind a frozen embedding."""
+    return layer.bytes.kept - only(layer.is_lowest, stage.unsaved)
 
 
 def replicated_stage(asked: Question) -> ReplicatedStage:

@@ -25,7 +25,7 @@ class ResidentStage:
     """Whole bytes of one rank of a stage.
 
     `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
-    `received` the gradient that the next stage sends, `received_apart` that where the P2P buffers do not hold it.
+    `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
     `unsaved` is what the first layer need not keep behind a frozen embedding.
     """
 
@@ -33,7 +33,7 @@ class ResidentStage:
     layers: Layers
     others: FloatArray
     message: FloatArray
-    received: FloatArray
+    received_in_buffers: FloatArray
     received_apart: FloatArray
     unsaved: FloatArray
     head: FloatArray
@@ -54,7 +54,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         layers=stage_layers(asked, gradient_bytes=None),
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),
-        received=some(np.ceil(received)),
+        received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
@@ -80,14 +80,16 @@ def resident(step: Step, stage: ResidentStage) -> None:
     logits = step.take("logits", "logits", stage.logits)
     step.phase = BACKWARD
     step.drop(logits, head)
-    # The highest layer's own moments have it: it is their residual's.
-    received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
+    # The highest layer's own moments have it, as their residual's gradient.
+    received = step.take("activations", "gradient of the next stage", NO_BYTES)
+    step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
     for layer in step.each(stage.layers, downwards=True):
-        step.resize(kept[layer], layer.bytes.beside_moments - only(layer.is_lowest, stage.unsaved))
-        step.moments(layer.bytes.moments)
+        step.resize(kept[layer], layer.bytes.beside_moments)
+        step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
         step.drop(kept[layer])
         with step.where(layer.is_highest):
-            step.grow(received, stage.received)
+            step.grow(received, stage.received_apart)
+            step.grow(lasting.p2p_buffers, stage.received_in_buffers)
     step.drop(received)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
     step.drop(step.take("gradients", "embedding's gradient", stage.embedding_gradient), gradient)

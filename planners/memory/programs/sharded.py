@@ -13,7 +13,7 @@ from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only, opposite, without
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -39,7 +39,7 @@ class ShardedStage:
     - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
       sums that it makes meanwhile; `later` the passes of later ones.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
-      `received` the gradient that the next stage sends, and `received_apart` what of it is in no P2P buffer.
+      `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
       the host, `held_inputs` what hooks of a finished layer hold.
     - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
@@ -61,7 +61,7 @@ class ShardedStage:
     later: tuple[LaterPass, ...]
     message: FloatArray
     embedded: FloatArray
-    received: FloatArray
+    received_in_buffers: FloatArray
     received_apart: FloatArray
     unsaved: FloatArray
     stashed: FloatArray
@@ -87,7 +87,7 @@ def sharded(step: Step, stage: ShardedStage) -> None:
     """Go through one step."""
     lasting = begin(step, stage.rest)
     others = step.take("activations", "micro-batches that wait", stage.others)
-    work = _Passes(step, stage)
+    work = _Passes(step, stage, lasting.p2p_buffers)
     work.units.sums_made = stage.summed_at_first
     work.forward()
     work.backward()
@@ -102,15 +102,16 @@ def sharded(step: Step, stage: ShardedStage) -> None:
         step.drop(others)
         work.reduce_sums()
     work.units.finish()
-    step.drop(others)
+    with step.where(opposite(stage.gathering.for_the_step)):
+        step.drop(others)
     update(step, stage.rest)
 
 
 class _Passes:
     """The passes of a micro-batch, and the pieces that outlast them."""
 
-    def __init__(self, step: Step, stage: ShardedStage) -> None:
-        self.step, self.stage = step, stage
+    def __init__(self, step: Step, stage: ShardedStage, p2p_buffers: Held) -> None:
+        self.step, self.stage, self.p2p_buffers = step, stage, p2p_buffers
         self.units = Units(step, stage.gathering)
         self.whole: dict[object, Held] = {}
         self.summed: dict[object, Held] = {}
@@ -122,7 +123,7 @@ class _Passes:
         """Go through a micro-batch's forward pass and its loss."""
         step, stage, units = self.step, self.stage, self.units
         step.phase = FORWARD
-        self.whole["first"] = units.open_forward(stage.first)
+        self.whole["first"] = units.open_root(stage.first)
         self.stream = step.take("activations", "residual stream", stage.message)
         if stage.head is not None:
             units.close_forward(self.whole["first"])
@@ -144,9 +145,10 @@ class _Passes:
         self.whole[layer] = units.open_forward(own.unit)
         self.kept[layer] = step.take("activations", "kept by the layer", own.kept_before_experts)
         if own.experts is not None:
-            self.whole[layer, "experts"] = units.open_forward(own.experts)
-            step.resize(self.kept[layer], self._kept(layer))
-            units.close_forward(self.whole[layer, "experts"])
+            with step.where(own.has_expert_unit):
+                self.whole[layer, "experts"] = units.open_forward(own.experts)
+                step.resize(self.kept[layer], self._kept(layer))
+                units.close_forward(self.whole[layer, "experts"])
         step.resize(self.kept[layer], self._kept(layer))
         units.close_forward(self.whole[layer])
 
@@ -167,7 +169,10 @@ class _Passes:
             self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
-        return layer.bytes.kept - only(layer.is_lowest, self.stage.unsaved)
+        return layer.bytes.kept - self._unsaved(layer)
+
+    def _unsaved(self, layer: Layer) -> FloatArray:
+        return only(layer.is_lowest, self.stage.unsaved)
 
     def _loss(self) -> None:
         step, stage = self.step, self.stage
@@ -199,11 +204,14 @@ class _Passes:
         step.grow(self.gradient, stage.message)
         if has_loss:
             self._close_head(head)
-        received = step.take("activations", "gradient of the next stage", stage.received_apart - stage.received)
+        # The highest layer's own moments have it, as their residual's gradient.
+        received = step.take("activations", "gradient of the next stage", NO_BYTES)
+        step.shrink(self.p2p_buffers, stage.received_in_buffers)
         for layer in step.each(stage.layers, downwards=True):
             self._layer(layer)
             with step.where(layer.is_highest):
-                step.grow(received, stage.received)
+                step.grow(received, stage.received_apart)
+                step.grow(self.p2p_buffers, stage.received_in_buffers)
         step.drop(received, self.hooked)
         self._embedding(head)
 
@@ -230,12 +238,14 @@ class _Passes:
         units.open_backward(own.unit, self.whole[layer])
         units.gather_ahead(*layer.buffers_below(self._lowest()))
         step.drop(self.gradient)
-        step.resize(self.kept[layer], own.beside_moments - only(layer.is_lowest, self.stage.unsaved))
+        step.resize(self.kept[layer], own.beside_moments)
         if own.experts is not None:
-            self._open_experts(layer, own.experts)
-        step.moments(own.moments)
+            with step.where(own.has_expert_unit):
+                self._open_experts(layer, own.experts)
+        step.moments(own.moments, unsaved=self._unsaved(layer))
         if own.experts is not None:
-            self._close_experts(layer, own.experts)
+            with step.where(own.has_expert_unit):
+                self._close_experts(layer, own.experts)
         step.drop(self.kept[layer])
         step.grow(self.gradient, self.stage.message)
         gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
@@ -245,22 +255,23 @@ class _Passes:
     def _open_experts(self, layer: Layer, experts: Unit) -> None:
         """Gather experts that are a unit of their own, beside all that the layer holds then."""
         step, own = self.step, layer.bytes
-        live = step.take("activations", "layer before its experts", own.at_experts)
+        live = step.take("activations", "layer before its experts", without(own.at_experts, self._unsaved(layer)))
         self.units.open_experts(experts, self.whole[layer, "experts"])
         step.drop(live)
-        again = step.take("activations", "experts run again", own.at_experts_again)
+        again = step.take("activations", "experts run again", without(own.at_experts_again, self._unsaved(layer)))
         buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
         step.drop(again, buffer)
 
     def _close_experts(self, layer: Layer, experts: Unit) -> None:
         """Reduce experts that are a unit of their own, and differentiate the rest of the layer meanwhile."""
         step, own = self.step, layer.bytes
-        live = step.take("activations", "layer behind its experts", own.at_experts_reduced)
+        unsaved = self._unsaved(layer)
+        live = step.take("activations", "layer behind its experts", without(own.at_experts_reduced, unsaved))
         gradients = step.take("gradients", "experts' gradients", experts.gradients)
         held = self.whole[layer, "experts"]
         self.units.close_backward(experts, held, gradients, self._summed((layer, "experts")))
         step.drop(live)
-        step.moments(own.beside_reduction)
+        step.moments(own.beside_reduction, unsaved=unsaved)
 
     def _embedding(self, head: Held) -> None:
         """Differentiate the embedding, and reduce the unit that it is in."""
@@ -304,7 +315,8 @@ class _Passes:
         units, own = self.units, layer.bytes
         if own.experts is not None:
             name = (layer, "experts")
-            units.reduce_summed(own.experts, self.whole[name], self._summed(name))
+            with self.step.where(own.has_expert_unit):
+                units.reduce_summed(own.experts, self.whole[name], self._summed(name))
         units.reduce_summed(own.unit, self.whole[layer], self._summed(layer))
 
     def _lowest(self) -> FloatArray:

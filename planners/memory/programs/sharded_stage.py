@@ -63,7 +63,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         later=_later(asked, stays, others, waiting),
         message=message,
         embedded=some(np.ceil(_embedded(asked))),
-        received=some(received),
+        received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         stashed=some(np.ceil(active.waiting)),

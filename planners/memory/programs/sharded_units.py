@@ -54,6 +54,16 @@ class Units:
         self._reduction = step.carry("communication", "reduction")
         self._outputs = step.carry("gradients", "outputs of reductions")
         self._shards = step.carry("gradients", "shards")
+        step.leave(self._shards)
+
+    def open_root(self, unit: Unit) -> Held:
+        """Gather the unit that all others are in; FSDP1 keeps it until its backward pass.
+
+        Source: torch, distributed/fsdp/_runtime_utils.py, `_post_forward_reshard`.
+        """
+        if self._when.copies_out:
+            return self.open_forward(unit)
+        return self._step.take("communication", "weights", unit.weights)
 
     def open_forward(self, unit: Unit) -> Held:
         """Gather a unit and return its weights; the buffer of the one before is let go of."""

@@ -83,6 +83,8 @@ def _layer(
     layouts, job = asked.layouts, asked.job
     held, own = asked.held.layers[kind], asked.active.layers[kind]
     kernels = job.profile.kernels
+    if not held.experts.any():
+        expert_units = NO_EXPERT_UNITS  # a dense layer of a mixture
     recomputed = layouts.recompute == FULL
     if is_recomputed is not None:
         recomputed = recomputed & np.bool_(is_recomputed)
@@ -103,6 +105,7 @@ def _layer(
     return LayerOnRank(
         unit=unit,
         experts=experts,
+        has_expert_unit=mask_of(expert_units),
         is_recomputed=mask_of(recomputed),
         kept=np.ceil(kept),
         kept_before_experts=some(np.ceil(np.minimum(before_experts, kept))),

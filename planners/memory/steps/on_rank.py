@@ -45,9 +45,17 @@ def some(amount: FloatArray) -> FloatArray:
 
 def only(mask: Mask, amount: FloatArray) -> FloatArray:
     """Return an amount where it is held, and nothing elsewhere."""
-    if isinstance(mask, bool):
-        return amount if mask else NO_BYTES
-    return amount if amount is NO_BYTES else amount * mask
+    if amount is NO_BYTES or isinstance(mask, bool):
+        return amount if mask is not False else NO_BYTES
+    return amount * mask
+
+
+def without(amount: FloatArray, part: FloatArray) -> FloatArray:
+    """Return an amount without a part of it, at least nothing."""
+    if part is NO_BYTES:
+        return amount
+    left: FloatArray = np.maximum(amount - part, 0.0)
+    return left
 
 
 class Moment(NamedTuple):
@@ -81,7 +89,7 @@ class Unit:
 class LayerOnRank:
     """One layer of a kind.
 
-    - `unit` are its weights, without `experts`, None where they are no unit of their own;
+    - `unit` are its weights, without `experts` where those are a unit of their own: `has_expert_unit`, None if nowhere;
     - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
       as its experts are gathered;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
@@ -93,6 +101,7 @@ class LayerOnRank:
 
     unit: Unit
     experts: Unit | None
+    has_expert_unit: Mask
     is_recomputed: Mask
     kept: FloatArray
     kept_before_experts: FloatArray

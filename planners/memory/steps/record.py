@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, every_layer
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, without
 from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
+# Where the engine's own calls stand, which no fault of a program is traced back to.
+ENGINE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +41,96 @@ class Event:
 
 
 class UnbalancedStep(Exception):
-    """A program that lets go of what is gone, or keeps what it should have let go of."""
+    """A program that lets go of what is gone, keeps what it should have let go of, or holds less than nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Piece(Held):
+    """A piece with the line of the program that took it. One that is carried from layer to layer may be empty."""
+
+    line: str = ""
+    is_carried: bool = False
+    is_let_go: bool = False
+    is_left: bool = False
+
+    def __str__(self) -> str:
+        """Return the piece's name and where it was taken."""
+        return f"{self.name!r} ({self.item}, taken at {self.line})"
 
 
 class RecordedStep(Step):
-    """Writes the events of one stage of one layout down, whose sizes are single numbers; each layer is itself."""
+    """Writes the events of one stage of one layout down, whose sizes are single numbers; each layer is itself.
+
+    Raises `UnbalancedStep` as soon as a piece is let go of twice or is less than nothing, and in `close` for one that
+    nobody let go of.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self._held = dict.fromkeys(ITEMS, 0)
         self._layer: int | None = None
+        self._pieces: list[Piece] = []
+
+    def take(self, item: str, name: str, amount: FloatArray) -> Held:
+        """Allocate a piece."""
+        piece = self._piece(item, name, self._here(amount))
+        self._check(piece)
+        self._change(piece, piece.amount)
+        return piece
+
+    def carry(self, item: str, name: str) -> Held:
+        """Return a piece, nothing as yet, that is handed from layer to layer, or grows with every one."""
+        return self._piece(item, name, NO_BYTES, is_carried=True)
+
+    def drop(self, *pieces: Held | None) -> None:
+        """Let go of pieces, none of them for the second time."""
+        for piece in pieces:
+            if isinstance(piece, Piece) and self._happens():
+                if piece.is_let_go and not piece.is_carried:
+                    raise UnbalancedStep(f"Lets go of {piece} twice.")
+                piece.is_let_go = True
+        super().drop(*pieces)
+
+    def grow(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much larger."""
+        if amount < 0:
+            raise UnbalancedStep(f"Lets {held} grow by {amount:,} bytes.")
+        super().grow(held, amount)
+        self._check(held)
+
+    def shrink(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much smaller."""
+        if amount < 0:
+            raise UnbalancedStep(f"Lets {held} shrink by {amount:,} bytes.")
+        super().shrink(held, amount)
+        self._check(held)
+
+    def resize(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become as large as this, in one event."""
+        super().resize(held, amount)
+        self._check(held)
+
+    def hand_over(self, source: Held, target: Held) -> None:
+        """Let one piece be called by another's name from now on."""
+        if source.item != target.item:
+            raise UnbalancedStep(f"Hands {source} over to {target}, which is of another item.")
+        super().hand_over(source, target)
+        self._check(target)
+        if isinstance(source, Piece) and self._happens():
+            source.is_let_go = True
+
+    def leave(self, *pieces: Held) -> None:
+        """Leave pieces behind when the step is over."""
+        for piece in pieces:
+            if isinstance(piece, Piece) and self._happens():
+                piece.is_left = True
+
+    def close(self) -> None:
+        """End the step; raises `UnbalancedStep` where a piece is still there that was not meant to be left."""
+        for piece in self._pieces:
+            if piece.amount and not piece.is_left:
+                raise UnbalancedStep(f"Never lets go of {int(piece.amount):,} bytes of {piece}.")
 
     def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
         """Yield every layer by itself."""
@@ -57,14 +140,29 @@ class RecordedStep(Step):
                 yield layer
         self._layer = None
 
-    def moments(self, moments: Sequence[Moment]) -> None:
+    def moments(self, moments: Sequence[Moment], *, unsaved: FloatArray = NO_BYTES) -> None:
         """Write down each of a layer's moments."""
         for moment in moments:
-            held = self.take("activations", moment.name, moment.activations)
+            held = self.take("activations", moment.name, without(moment.activations, unsaved))
             self.drop(self.take("gradients", moment.name, moment.gradients), held)
 
+    def _piece(self, item: str, name: str, amount: FloatArray, *, is_carried: bool = False) -> Piece:
+        piece = Piece(item, name, amount, self._within, line=_line_of_program(), is_carried=is_carried)
+        self._pieces.append(piece)
+        return piece
+
+    def _check(self, held: Held) -> None:
+        """Raise `UnbalancedStep` for less than nothing; what was let go of is there again."""
+        if held.amount < 0:
+            raise UnbalancedStep(f"Holds {int(held.amount):,} bytes of {held}.")
+        if isinstance(held, Piece) and self._happens():
+            held.is_let_go = False
+
+    def _happens(self) -> bool:
+        return self._within is None or bool(self._within)
+
     def _here(self, amount: FloatArray) -> FloatArray:
-        return amount if self._within is None or self._within else NO_BYTES
+        return amount if self._happens() else NO_BYTES
 
     def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:  # noqa: ARG002
         change = int(amount)
@@ -81,6 +179,14 @@ class RecordedStep(Step):
                 held=tuple(self._held.values()),
             )
         )
+
+
+def _line_of_program() -> str:
+    """Return the file and line of the program that called the engine."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(ENGINE):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def at_stage(quantities: T, row: int, index: int) -> T:

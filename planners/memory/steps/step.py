@@ -16,7 +16,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, without
 
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 # Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
@@ -104,6 +104,9 @@ class Step:
             held.amount = held.amount - less
             self._change(held, -less, falls=True)
 
+    def leave(self, *pieces: Held) -> None:
+        """Leave pieces behind when the step is over; a recorded step asks for all others (`record.py`)."""
+
     def hand_over(self, source: Held, target: Held) -> None:
         """Let one piece be called by another's name from now on, which was let go of."""
         handed = self._here(source.amount)
@@ -152,11 +155,11 @@ class Step:
                 else:
                     yield from group
 
-    def moments(self, moments: Sequence[Moment]) -> None:
-        """Hold one after the other what a layer holds at each of some moments."""
-        most = moments[0].activations + moments[0].gradients
+    def moments(self, moments: Sequence[Moment], *, unsaved: FloatArray = NO_BYTES) -> None:
+        """Hold one after the other what a layer holds at each of some moments, `unsaved` less of its activations."""
+        most = without(moments[0].activations, unsaved) + moments[0].gradients
         for moment in moments[1:]:
-            most = np.maximum(most, moment.activations + moment.gradients)
+            most = np.maximum(most, without(moment.activations, unsaved) + moment.gradients)
         self.drop(self.take("activations", "layer at work", most))
 
     def _each_between(self, group: Sequence[Layer], count: IntArray) -> Iterator[Layer]:
