@@ -91,16 +91,21 @@ def heights(ledger: Ledger, stretches: Iterable[LayerStretch]) -> Iterator[Heigh
 def numbered_anew(ledger: Ledger, first_layer: int, last_layer: int) -> Ledger:
     """Return a ledger grown from a shallower one with its layers counted from `first_layer` on, in either direction.
 
-    Where a phase does not go through just so many layers, the ledger has none marked.
+    Of a pass only the places of its marks count, and whether it ends with what is behind the layers: what follows the
+    last layer may begin as another layer would, and be repeated in its place. Where a pass does not go through just so
+    many layers, the ledger has none marked.
     """
-    marks = list(ledger.layer_marks)
-    for phase in {mark.phase for mark in marks}:
-        places = [place for place, mark in enumerate(marks) if mark.phase == phase and mark.layer is not None]
-        numbers = [marks[place].layer or 0 for place in places]
-        if len(numbers) != last_layer - first_layer + 1:
+    numbers = list(range(first_layer, last_layer + 1))
+    passes: dict[int, list[LayerMark]] = {}
+    for mark in ledger.layer_marks:
+        passes.setdefault(mark.phase, []).append(mark)
+    anew: list[LayerMark] = []
+    for marks in passes.values():
+        ends = [None] if any(mark.layer is None for mark in marks) else []
+        found = [mark.layer for mark in marks if mark.layer is not None]
+        is_downwards = found[0] > found[-1] if found else False
+        order = [*(reversed(numbers) if is_downwards else numbers), *ends]
+        if len(marks) != len(order):
             return replace(ledger, layer_marks=[])
-        is_downwards = next((number < numbers[0] for number in numbers if number != numbers[0]), False)
-        for count, place in enumerate(places):
-            number = last_layer - count if is_downwards else first_layer + count
-            marks[place] = replace(marks[place], layer=number)
-    return replace(ledger, layer_marks=marks)
+        anew += [replace(mark, layer=layer) for mark, layer in zip(marks, order, strict=True)]
+    return replace(ledger, layer_marks=anew)

@@ -1,7 +1,7 @@
 """Stretches of hand-written ledgers."""
 
 from plimsoll.service.worker.recording.layer_stretches import heights, layer_stretches, numbered_anew
-from plimsoll.service.worker.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.recording.ledger import Kind, LayerMark, Ledger
 
 
 def two_layers():
@@ -91,6 +91,14 @@ def test_grown_layers_are_counted_in_the_direction_of_their_pass():
     grown = marked(("forward", (0, 1, 7, 1, 2, None)), ("backward", (2, 1, 7, 1, 0)))
     anew = numbered_anew(grown, 10, 14)
     assert numbers(anew) == [10, 11, 12, 13, 14, None, 14, 13, 12, 11, 10]
+
+
+def test_what_is_behind_the_layers_may_have_been_repeated_in_the_place_of_one():
+    ledger = Ledger()
+    ledger.mark(0, "forward")
+    for first_event, layer in enumerate((0, 1, None, None, None)):
+        ledger.layer_marks.append(LayerMark(first_event=first_event, phase=0, layer=layer))
+    assert numbers(numbered_anew(ledger, 0, 3)) == [0, 1, 2, 3, None]
 
 
 def test_a_pass_through_another_number_of_layers_leaves_none_marked():
