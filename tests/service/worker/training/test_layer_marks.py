@@ -94,6 +94,42 @@ def test_layers_that_nothing_is_learned_below_are_marked_forwards_alone():
     assert told == [0, 1, None]
 
 
+def passes_of_last_step(ledger):
+    """Return the layers that each pass of the last step comes to."""
+    passes = {}
+    for mark in ledger.layer_marks:
+        phase = ledger.marks[mark.phase]
+        if phase.step == ledger.marks[-1].step:
+            passes.setdefault((mark.phase, phase.phase), []).append(mark.layer)
+    return [(phase, layers) for (_, phase), layers in passes.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_an_engine_of_its_own_is_marked_too(zero_stage):
+    ledger = traced(framework="deepspeed", zero_stage=zero_stage, accumulation_steps=2)
+    assert passes_of_last_step(ledger) == [("forward", [0, 1, None]), ("backward", [1, 0, None])] * 2
+
+
+@pytest.mark.slow
+def test_every_micro_batch_of_an_interleaved_stage_is_marked_chunk_by_chunk():
+    # Of four layers on two stages in two chunks, the first has 0 and 2.
+    layout = {
+        "data_parallel": 2,
+        "pipeline_parallel": 2,
+        "virtual_pipeline": 2,
+        "accumulation_steps": 2,
+        "zero_stage": 1,
+    }
+    first = PipelineStage(number=0, stages=2, first_layer=0, last_layer=1)
+    ledger = traced(first, framework="megatron", config=config(num_hidden_layers=4), **layout)
+    forward, backward = (
+        sorted(layers[0] for phase, layers in passes_of_last_step(ledger) if phase == each)
+        for each in ("forward", "backward")
+    )
+    assert forward == backward == [0, 0, 2, 2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
