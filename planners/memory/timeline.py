@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from plimsoll.planners.memory.steps.record import Event
 from plimsoll.planners.memory.steps.step import (
@@ -20,41 +20,85 @@ from plimsoll.planners.plans import LiveItems, MemoryMoment
 
 # A companion's forward pass runs after the policy's, and an evaluation between two steps.
 IN_ORDER = (LOADING, FORWARD, COMPANION_FORWARD, BACKWARD, REDUCTION, UPDATE, EVALUATION)
+# In other phases no one layer is drawn by itself.
+BY_LAYER = frozenset({FORWARD, BACKWARD})
+OF_A_STEP = frozenset({FORWARD, BACKWARD, REDUCTION, UPDATE})
+BEFORE, AT, BEHIND = range(3)
 
 
-OUTSIDE_STEPS = frozenset({LOADING, COMPANION_FORWARD, EVALUATION})
+class _Part(NamedTuple):
+    """A part of a phase: before the layers (`rank`), at one of them, or behind them."""
+
+    phase: int
+    rank: int
+    layer: int | None
 
 
-def moments_of(events: Sequence[Event], layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
-    """Return the phases in their order and in each, as they come, every layer and what is of none, at their worst.
+def moments_of(events: Iterable[Event], layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
+    """Return the phases in their order, and of each pass every layer and what comes before and behind, at their worst.
 
-    `layers` are the stage's own, by their numbers in the model, lowest first.
+    What is held as a part begins counts with it, and several micro-batches count as one. `layers` are the stage's own,
+    by their numbers in the model, lowest first.
     """
-    largest: dict[tuple[int, int, int | None], Event] = {}
-    run, last = 0, None
-    for event in _with_update(events):
-        if event.layer != last:
-            run, last = run + 1, event.layer
-        place = (IN_ORDER.index(event.phase), run, event.layer)
-        known = largest.get(place)
-        if known is None or event.total > known.total:
-            largest[place] = event
-    ordered = sorted(largest.items(), key=lambda entry: entry[0][:2])
-    return tuple(_moment(event, layers) for _, event in ordered)
+    curve = _Curve()
+    for event in events:
+        curve.add(event)
+    curve.end_step()
+    ordered = sorted(curve.largest.items(), key=lambda entry: entry[0][:2])
+    return tuple(_moment(event, part, layers) for part, event in ordered)
 
 
-def _with_update(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the events with one of the update: an update that makes nothing finds what the passes left."""
-    of_step = [event for event in events if event.phase not in OUTSIDE_STEPS]
-    if not of_step or of_step[-1].phase == UPDATE:
-        return events
-    return [*events, replace(of_step[-1], phase=UPDATE, layer=None)]
+class _Curve:
+    """Goes through events in order and keeps the largest of each part."""
+
+    def __init__(self) -> None:
+        self.largest: dict[_Part, Event] = {}
+        self._phase = ""
+        self._layer: int | None = None
+        self._passed: set[int] = set()
+        # Of the step itself: what is held outside it is no part of its curve.
+        self._last: Event | None = None
+
+    def add(self, event: Event) -> None:
+        """Count an event; a layer that a pass comes to again, behind them all, counts with what is there."""
+        if event.phase != self._phase:
+            self._begin(event.phase)
+        layer = event.layer if event.phase in BY_LAYER else None
+        if layer != self._layer and layer in self._passed:
+            layer = None
+        self._layer = layer
+        if layer is not None:
+            self._passed.add(layer)
+        self._count(self._part(layer), event)
+        if event.phase in OF_A_STEP:
+            self._count(self._part(layer), self._last)
+            self._last = event
+
+    def end_step(self) -> None:
+        """Count the update, though it take nothing: it finds what the passes leave."""
+        self._count(_Part(IN_ORDER.index(UPDATE), BEFORE, None), self._last)
+
+    def _begin(self, phase: str) -> None:
+        if self._passed:
+            self._count(self._part(None), self._last)
+        self._phase, self._layer, self._passed = phase, None, set()
+        if phase in OF_A_STEP:
+            self._count(self._part(None), self._last)
+
+    def _part(self, layer: int | None) -> _Part:
+        rank = AT if layer is not None else BEHIND if self._passed else BEFORE
+        return _Part(IN_ORDER.index(self._phase), rank, layer)
+
+    def _count(self, part: _Part, event: Event | None) -> None:
+        known = self.largest.get(part)
+        if event is not None and (known is None or event.total > known.total):
+            self.largest[part] = event
 
 
-def _moment(event: Event, layers: Sequence[int]) -> MemoryMoment:
+def _moment(event: Event, part: _Part, layers: Sequence[int]) -> MemoryMoment:
     return MemoryMoment(
-        phase=event.phase,
-        layer=None if event.layer is None else layers[event.layer],
+        phase=IN_ORDER[part.phase],
+        layer=None if part.layer is None else layers[part.layer],
         allocated_bytes=event.total,
         items=LiveItems(**dict(zip(ITEMS, event.held, strict=True))),
     )

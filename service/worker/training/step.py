@@ -23,6 +23,7 @@ from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZ
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
+from plimsoll.service.worker.training.layer_marks import marking_layers
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
 from plimsoll.service.worker.training.own_code import own_code_of
 from plimsoll.service.worker.training.parallel.pipeline import StageSchedule
@@ -84,7 +85,8 @@ def record_steps(
     """
     _label_what_stands(rank, tracker, batch)
     attached = contextlib.nullcontext() if rank.engine is None else rank.engine.attach(tracker.making)
-    with tracker.watching(), _labelling_gradients(rank, tracker), attached:
+    layers = marking_layers(rank.chunks, job.chunks_of(stage), tracker.ledger.mark_layer)
+    with tracker.watching(), _labelling_gradients(rank, tracker), layers, attached:
         for step in range(MOST_TRACED_STEPS):
             report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
             found = tracker.live_bytes()
