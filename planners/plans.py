@@ -73,7 +73,7 @@ class LiveItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMoment:
-    """A moment of the step on one stage; `layer` is the one that is differentiated, None where no one layer is."""
+    """A moment of the step on one stage; `layer` is the one that is at work in the pass, None where no one layer is."""
 
     phase: str
     layer: int | None
@@ -86,8 +86,8 @@ class StageMemory:
     """One pipeline stage's peak; `layers` is its first and last layer.
 
     Of an interleaved schedule `layers` only counts them, as `ShardedStage` says; moments name the layers that it has.
-    `moments` are the forward pass's begin and those that can be the worst, in their
-    order: of the micro-batch at which the stage is fullest, then of the optimizer's step.
+    `moments` are each pass's layers, what comes before and behind them, the reduction and the update, in their
+    order, each at its most: of the micro-batch at which the stage is fullest then.
     """
 
     stage: int

@@ -92,6 +92,13 @@ class Job:
         return FP32_BYTES if has_fp32_copy else self.states.accumulator
 
     @property
+    def reduce_bytes(self) -> int:
+        """Return the width in which gradients are reduced: the stack's own, or that in which they are kept."""
+        weights = self.profile.weights
+        is_own = self.precision.is_mixed or weights.reduces_alike
+        return weights.reduce_bytes if weights.reduce_bytes and is_own else self.states.gradient
+
+    @property
     def frozen_bytes(self) -> int:
         """Return the width of weights that do not learn, where they are not packed in four bits."""
         if self.lora.base_dtype is not None:

@@ -12,6 +12,7 @@ of the weights for each (Narayanan et al. 2019, section 3.3, doi:10.1145/3341301
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -32,13 +33,15 @@ class StageRows:
     """The stages whose memory is asked for, along a first axis before those of the layouts.
 
     A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers that
-    `chunk_layers` deals to a stage; `first_layer` is the first one, were they one run.
+    `chunk_layers` deals to a stage, and `layers_of_run` those of each of the model's runs of like ones (`model_runs`);
+    `first_layer` is the first one, were they one run.
     """
 
     stage: IntArray
     first_layer: IntArray
     layers: IntArray
     layers_of_kind: tuple[IntArray, ...]
+    layers_of_run: tuple[IntArray, ...]
     has_embedding: BoolArray
     has_head: BoolArray
     in_flight: FloatArray
@@ -207,6 +210,7 @@ def _rows(
         first_layer=held.first_layer.take(place, axis=1),
         layers=held.layers.take(place, axis=1),
         layers_of_kind=tuple(counts.take(place, axis=1) for counts in held.layers_of_kind),
+        layers_of_run=tuple(counts.take(place, axis=1) for counts in held.layers_of_run),
         has_embedding=stages == 0,
         has_head=held.has_head.take(place, axis=1),
         in_flight=in_flight,
@@ -220,21 +224,29 @@ class _Held:
     first_layer: IntArray
     layers: IntArray
     layers_of_kind: tuple[IntArray, ...]
+    layers_of_run: tuple[IntArray, ...]
     has_head: BoolArray
 
 
 def _held(same: ByIdentity[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
     """Return what each stage holds of the model in all its chunks."""
-    before = _layers_before(same)
-    layers, of_kind = np.zeros_like(stage), [np.zeros_like(stage) for _ in before]
+    runs = model_runs(same)
+    layers, of_run = np.zeros_like(stage), [np.zeros_like(stage) for _ in runs]
     for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
         layers += count
-        for counts, of_model in zip(of_kind, before, strict=True):
-            counts += of_model[first + count] - of_model[first]
+        for counts, run in zip(of_run[:-1], runs, strict=False):
+            counts += np.minimum(first + count, run.layers.stop) - np.minimum(first, run.layers.stop)
+    # So many layers are below the end of each run, and all below that of the last.
+    of_run[-1] = layers
+    of_run = [of_run[0], *(counts - below for below, counts in itertools.pairwise(of_run))]
+    of_kind = [np.zeros_like(stage) for _ in same.value.layers]
+    for counts, run in zip(of_run, runs, strict=True):
+        of_kind[run.kind] += counts
     return _Held(
         first_layer=_dealt(same.value, stage, pipeline, rule)[0],
         layers=layers,
         layers_of_kind=tuple(of_kind),
+        layers_of_run=tuple(of_run),
         has_head=stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline,
     )
 
@@ -309,12 +321,22 @@ def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
     return table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRun:
+    """Layers of one kind in a row: `kind` is their place among the model's kinds."""
+
+    kind: int
+    layers: range
+
+
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
-def _layers_before(same: ByIdentity[ModelSpec]) -> tuple[IntArray, ...]:
-    """Return for each kind of layer how many stand before layer i, for i up to the number of layers."""
-    model, counts = same.value, []
-    for block in model.layers:
-        is_kind = np.zeros(model.num_layers + 1, dtype=np.int64)
-        is_kind[np.array(block.layers, dtype=np.int64) + 1] = 1
-        counts.append(np.cumsum(is_kind))
-    return tuple(counts)
+def model_runs(same: ByIdentity[ModelSpec]) -> tuple[ModelRun, ...]:
+    """Return a model's layers as runs of like ones, lowest first."""
+    kind_of = {layer: kind for kind, block in enumerate(same.value.layers) for layer in block.layers}
+    runs: list[ModelRun] = []
+    for layer in sorted(kind_of):
+        if runs and runs[-1].kind == kind_of[layer]:
+            runs[-1] = ModelRun(kind=kind_of[layer], layers=range(runs[-1].layers.start, layer + 1))
+        else:
+            runs.append(ModelRun(kind=kind_of[layer], layers=range(layer, layer + 1)))
+    return tuple(runs)

@@ -40,7 +40,8 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
     if not moves.any():
         return active
     staying, waiting, head = NOTHING, NOTHING, NOTHING
-    if job.profile.can.activation_offload == OVERLAPPED_ONCE:
+    sends_once = job.profile.can.activation_offload == OVERLAPPED_ONCE
+    if sends_once:
         staying = active.saved_by_several
     if job.profile.can.activation_offload != SYNCHRONOUS:
         waiting, head = np.minimum(STASHED_TENSORS * active.checkpoint, active.stage), active.head
@@ -52,6 +53,14 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
         first_adapter_savings=np.where(moves, 0.0, active.first_adapter_savings),
         waiting=np.where(moves, waiting, 0.0),
         head=np.where(moves, head, active.head),
+        layers=tuple(
+            replace(
+                layer,
+                kept=np.where(moves, layer.saved_by_several if sends_once else 0.0, layer.kept),
+                checkpoint=np.where(moves, 0.0, layer.checkpoint),
+            )
+            for layer in active.layers
+        ),
     )
 
 

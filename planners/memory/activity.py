@@ -89,12 +89,14 @@ class Activity:
     backward: LayerBackward
     p2p_message: FloatArray
     gathered: FloatArray
+    layers: tuple[LayerActivity, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfKind:
-    """A rank's bytes of one layer of a kind, as `Activity` names them; `selective` is what recomputation leaves."""
+class LayerActivity:
+    """A rank's bytes of one layer of a kind, as `Activity` names them; `kept` where it is not recomputed in full."""
 
+    kept: FloatArray
     selective: FloatArray
     checkpoint: FloatArray
     saved_routing: FloatArray
@@ -142,6 +144,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         gathered=np.where(
             share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
         ),
+        layers=tuple(kinds),
     )
 
 
@@ -155,7 +158,7 @@ def _most_backward(kinds: Sequence[LayerBackward]) -> LayerBackward:
     return LayerBackward(**{name: _most(getattr(kind, name) for kind in kinds) for name in names})
 
 
-def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> _OfKind:
+def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
     size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() and job.method == "full" else size
@@ -175,7 +178,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         transient = np.maximum(
             tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
         )
-    return _OfKind(
+    return LayerActivity(
+        kept=np.where(layouts.recompute == SELECTIVE, selective, whole) if selective is not NOTHING else whole,
         selective=selective,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
         saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,

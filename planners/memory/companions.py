@@ -16,7 +16,7 @@ backward pass goes through both, its own first (`trl/trainer/ppo_trainer.py`,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,9 +24,8 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
-from plimsoll.planners.memory.activity import Activity, activity
+from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
-from plimsoll.planners.memory.items import COMPANION_FORWARD, PHASES, Items
 
 
 def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
@@ -54,12 +53,24 @@ def companion_bytes(companion: CompanionJob, layouts: Candidates, job: Job) -> F
     return result
 
 
-def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activity) -> Iterator[Items]:
-    """Yield what each companion's forward pass holds; `held` has the companions' weights."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompanionForward:
+    """What a companion's forward pass holds on one rank beside all that the policy keeps; bytes.
+
+    `logits` are the policy's and the companion's own, `gathered` its whole weights.
+    """
+
+    role: str
+    kept: FloatArray
+    logits: FloatArray
+    gathered: FloatArray
+
+
+def companion_forwards(layouts: Candidates, job: Job) -> Iterator[CompanionForward]:
+    """Yield what each companion's forward pass holds."""
     tokens = layouts.local_tokens(job.sequence_length)
     # A fused loss of the policy would keep no logits, but log-probabilities are taken of whole ones.
     policy_logits = tokens * job.model.vocabulary_size * FP32_BYTES
-    keeps = job.profile.weights.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
     for companion in job.companions:
         own = companion.job
         # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
@@ -70,15 +81,11 @@ def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activ
             kept = beside.stage - beside.layer + beside.backward.working_set + beside.backward.transient + beside.head
         has_logits = companion.role == "reference"
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
-        yield Items(
-            phase=PHASES.index(COMPANION_FORWARD),
-            event=companion.role,
-            parameters=np.ceil(held.parameters),
-            gradients=np.ceil(np.where(keeps, held.gradients, 0.0)),
-            optimizer=np.ceil(held.optimizer),
-            activations=np.ceil(active.stage + active.head + kept),
-            logits=np.ceil(policy_logits + logits),
-            communication=np.ceil(_gathered(companion, layouts, own_rows, job)),
+        yield CompanionForward(
+            role=companion.role,
+            kept=kept,
+            logits=policy_logits + logits,
+            gathered=_gathered(companion, layouts, own_rows, job),
         )
 
 

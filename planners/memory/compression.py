@@ -29,7 +29,7 @@ ONE_BIT_ERROR_BYTES = 4  # worker_error and server_error are fp32
 
 def sent_fraction(job: Job) -> float:
     """Return the bytes sent over those of the whole gradients."""
-    gradient_bytes = job.profile.weights.reduce_bytes or job.states.gradient
+    gradient_bytes = job.reduce_bytes
     match job.gradient_compression:
         case "bf16" | "fp16":
             return min(CAST_BYTES / gradient_bytes, 1.0)

@@ -16,8 +16,6 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.backward import backward_items
-from plimsoll.planners.memory.companions import companion_items
-from plimsoll.planners.memory.evaluation import evaluation_items
 from plimsoll.planners.memory.forward import forward_items
 from plimsoll.planners.memory.items import FORWARD, NOTHING, Items
 from plimsoll.planners.memory.step_context import StepContext, items_at
@@ -27,16 +25,10 @@ from plimsoll.planners.memory.zero import OPTIMIZER_DIVIDED
 
 def event_items(step: StepContext) -> Iterator[Items]:
     """Yield what is held at every event that can be the worst, in the order of `PHASES`."""
-    job = step.job
     kinds = unlike_kinds(step)
     yield from forward_items(step, kinds)
     yield from backward_items(step, kinds)
     yield _optimizer_step(step)
-    if job.profile.loads_whole_weights:
-        yield _loading(step)
-    if job.evaluation is not None:
-        yield from evaluation_items(step, job.evaluation)
-    yield from companion_items(step.layouts, job, step.held, step.active)
 
 
 def forward_begins(step: StepContext) -> Items:
@@ -85,17 +77,3 @@ def _optimizer_temporaries(step: StepContext) -> FloatArray:
         largest = np.maximum(largest, np.maximum(embedding, held.head_matrix_elements))
     result: FloatArray = kind.matrix_temporary_bytes * largest
     return result + kind.gram_temporary_bytes * step.job.model.hidden_size**2
-
-
-def _loading(step: StepContext) -> Items:
-    """Return the time before the first step, when whole weights stand beside the shards made of them."""
-    held = step.held
-    return items_at(
-        step,
-        "loading",
-        parameters=held.parameters + np.where(step.is_gathered, step.root + step.whole_layers, 0.0),
-        gradients=NOTHING,
-        activations=NOTHING,
-        communication=NOTHING,
-        more_optimizer=-held.optimizer,
-    )

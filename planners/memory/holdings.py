@@ -39,6 +39,25 @@ FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerHoldings:
+    """One layer of a kind, in elements unless the name says bytes; what each is, `Holdings` says."""
+
+    elements: FloatArray
+    frozen_bytes: FloatArray
+    padded: FloatArray
+    gradient_bytes: FloatArray
+    last_matrix: FloatArray
+    feed_forward: FloatArray
+    behind_attention: FloatArray
+    experts: FloatArray
+    experts_padded: FloatArray
+    expert_gradient_bytes: FloatArray
+    last_experts: FloatArray
+    last_weight: FloatArray
+    dequantized_bytes: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
     """A stage's states at rest.
 
@@ -81,6 +100,8 @@ class Holdings:
     last_expert_elements: FloatArray
     dequantized: FloatArray
     dummy_gradients: FloatArray
+    last_of_head: FloatArray
+    layers: tuple[LayerHoldings, ...]
 
 
 @once
@@ -177,6 +198,26 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
+        last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
+        layers=tuple(
+            LayerHoldings(
+                elements=split.layers[kind],
+                frozen_bytes=frozen.layers[kind],
+                padded=padded.layers[kind],
+                gradient_bytes=gradients.layers[kind] * states.gradient,
+                last_matrix=by_parameters.spread(_last_matrix, part),
+                feed_forward=by_parameters.spread(_feed_forward_weights, part),
+                behind_attention=by_parameters.spread(_weights_behind_attention, part),
+                experts=_experts_of(split_elements, part, job, by_parameters),
+                experts_padded=_experts_of(padded_elements, part, job, by_parameters),
+                expert_gradient_bytes=_experts_of(shard_elements, part, job, division(rules.gradients_from))
+                * states.gradient,
+                last_experts=by_parameters.spread(_last_stacked_matrices, part),
+                last_weight=by_parameters.spread(_last_weight, part),
+                dequantized_bytes=frozen.dequantized_of[kind],
+            )
+            for kind, part in enumerate(job.layers)
+        ),
     )
 
 
@@ -206,23 +247,34 @@ class _Frozen:
     largest_layer: FloatArray
     root: FloatArray
     dequantized: FloatArray
+    layers: tuple[FloatArray, ...]
+    dequantized_of: tuple[FloatArray, ...]
 
 
 def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
     """Return the frozen weights' bytes; zeros that broadcast where everything learns."""
     if not any(part.frozen for part in job.parts):
         nothing = np.zeros(1)
-        return _Frozen(stored=nothing, largest_layer=nothing, root=nothing, dequantized=nothing)
+        nothings = (nothing,) * len(job.layers)
+        return _Frozen(
+            stored=nothing,
+            largest_layer=nothing,
+            root=nothing,
+            dequantized=nothing,
+            layers=nothings,
+            dequantized_of=nothings,
+        )
     width = base_width(job)
     stored = model.amounts(lambda part: by.spread(frozen_bytes, part, width))
     whole = model.amounts(lambda part: by.spread(whole_frozen_bytes, part, width))
+    unpacked = tuple(by.spread(dequantized_matrix_bytes, part, width) for part in job.layers)
     return _Frozen(
         stored=stored.total(),
         largest_layer=whole.largest_layer(),
         root=whole.root(),
-        dequantized=functools.reduce(
-            np.maximum, [by.spread(dequantized_matrix_bytes, part, width) for part in job.layers]
-        ),
+        dequantized=functools.reduce(np.maximum, unpacked),
+        layers=whole.layers,
+        dequantized_of=unpacked,
     )
 
 
@@ -364,6 +416,17 @@ def _last_matrix(part: BlockWeights, way: Way) -> int:
     return max((matrix_elements(weight, way) for weight in last or part.trainable), default=0)
 
 
+def _last_weight(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the last weight that a module with the part's weights names: a norm's, where it has any.
+
+    transformers' decoder layers name their norms last, and a matrix before its bias.
+    """
+    norms = [weight for weight in part.trainable if weight.part is Part.NORM]
+    is_layer = bool(part.block.layers)
+    named_last = norms if norms and is_layer else part.trainable
+    return local(named_last[-1], way)[0].stored_elements if named_last else 0
+
+
 def _feed_forward_weights(part: BlockWeights, way: Way) -> int:
     """Return the elements of what learns behind a layer's second norm."""
     behind = (weight for weight in part.trainable if weight.part in FEED_FORWARD_PARTS)
@@ -385,6 +448,13 @@ def _of_experts(quantity: Callable[[BlockWeights, Divisions], FloatArray], job: 
     if not job.model.experts_per_token:
         return np.zeros(1)
     return functools.reduce(np.maximum, [quantity(_experts_only(part), by) for part in job.layers])
+
+
+def _experts_of(
+    quantity: Callable[[BlockWeights, Divisions], FloatArray], part: BlockWeights, job: Job, by: Divisions
+) -> FloatArray:
+    """Return a quantity of the experts of one kind of layer; nothing of a dense model."""
+    return quantity(_experts_only(part), by) if job.model.experts_per_token else np.zeros(1)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)

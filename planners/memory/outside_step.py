@@ -14,10 +14,10 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity
-from plimsoll.planners.memory.evaluation import evaluation_items
 from plimsoll.planners.memory.holdings import Holdings, has_gathering
-from plimsoll.planners.memory.items import EVALUATION
-from plimsoll.planners.memory.step_context import step_context
+from plimsoll.planners.memory.programs.outside_steps import evaluation_instants
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.step import EVALUATION
 from plimsoll.planners.plans import Spike
 
 LOADING_REASONS = {
@@ -61,11 +61,14 @@ def spikes_of(
         ),
     ]
     if job.evaluation is not None:
-        events = evaluation_items(step_context(layouts, rows, job, held, active), job.evaluation)
+        # Activations that wait on the host are not asked for: an evaluation keeps none.
+        asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=active)
         spikes.append(
             Spike(
                 name=EVALUATION,
-                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, index].sum()) for items in events),
+                device_bytes=max(
+                    int(_at_stage(each.total, rows, row, index)) for each in evaluation_instants(asked, job.evaluation)
+                ),
                 host_bytes=0,
                 reason="a forward pass without gradients, with the logits that the trainer keeps",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows
@@ -45,5 +46,10 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_
 
 
 def keeps_first_input(job: Job) -> bool:
-    """Return whether a layer's first norm keeps its input as it came, and not in fp32."""
-    return not job.profile.kernels.norm_keeps_fp32 or has_layer_norms(job.layers[0].block)
+    """Return whether a layer keeps its input as it came, and its first norm no copy in fp32.
+
+    Layers that norm what they add to the residual multiply the input itself (OLMo 2).
+    """
+    block = job.layers[0].block
+    begins_with_norm = block.operations[0].kind is OperationKind.NORM
+    return not (job.profile.kernels.norm_keeps_fp32 and begins_with_norm) or has_layer_norms(block)

@@ -16,16 +16,17 @@ from plimsoll.planners.layouts.stages import StageRows, all_stages, deciding_sta
 from plimsoll.planners.memory.activation_offload import left_on_device
 from plimsoll.planners.memory.activity import Activity, activity
 from plimsoll.planners.memory.companions import with_companions
-from plimsoll.planners.memory.events import event_items, forward_begins
 from plimsoll.planners.memory.holdings import Holdings, holdings
 from plimsoll.planners.memory.host import host_bytes, node_host
-from plimsoll.planners.memory.items import ALLOCATED_ITEMS, PHASES
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
+from plimsoll.planners.memory.programs.choice import events_of, stage_peaks
+from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
-from plimsoll.planners.memory.step_context import step_context
-from plimsoll.planners.memory.timeline import StackedEvents, events_of, stacked_events
+from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.step import ITEMS
+from plimsoll.planners.memory.timeline import moments_of
 from plimsoll.planners.plans import Memory, MemoryItems, Spike, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %
@@ -48,19 +49,17 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
+    """Every stage of one layout: its events, and whole bytes beside what they allocate, by stage.
 
-    `layers` are the numbers of each stage's layers, lowest first. `events` are all of them, and `held` and `active`
-    what the phases of all layouts were made of. `needs` are those of all layouts.
+    `layers` are the numbers of each stage's layers, lowest first. `held` and `active` are what the programs of all
+    layouts were made of. `needs` are those of all layouts.
     """
 
     rows: StageRows
     layers: tuple[tuple[int, ...], ...]
     held: Holdings
     active: Activity
-    events: StackedEvents
-    items: FloatArray
-    phase: IntArray
+    events: tuple[tuple[Event, ...], ...]
     fragmentation: FloatArray
     runtime: FloatArray
     host: FloatArray
@@ -80,13 +79,8 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     whole = activity(layouts, rows, job)
     host = host_bytes(held, whole, layouts, rows, job)
     active = left_on_device(whole, layouts, job)
-    # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
-    worst = np.zeros((rows.stage.shape[0], *layouts.shape))
-    total = np.empty_like(worst)
-    for items in event_items(step_context(layouts, rows, job, held, active)):
-        for states, work in items.sums(axes=worst.ndim):
-            np.add(states, work, out=total)
-            np.maximum(worst, total, out=worst)
+    worst = stage_peaks(Question(layouts=layouts, rows=rows, job=job, held=held, active=active))
+    worst = np.broadcast_to(worst, (rows.stage.shape[0], *layouts.shape))
     peaks = np.broadcast_to(_peaks(worst, layouts, rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
 
@@ -105,7 +99,7 @@ def memory_and_needs(
     is told beside the peaks: the curve over a step, and what is held outside of steps.
     """
     account = _account(layouts, index, job)
-    stages = tuple(_stage_memory(account, row, index, derived) for row in range(account.phase.size))
+    stages = tuple(_stage_memory(account, row, index, derived) for row in range(len(account.events)))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
@@ -213,25 +207,19 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     shape = rows.stage.shape
     held = with_companions(holdings(layouts, rows, job), layouts, job)
     active = activity(layouts, rows, job)
-    step = step_context(layouts, rows, job, held, left_on_device(active, layouts, job))
-    events = stacked_events([*event_items(step), forward_begins(step)], shape)
-    allocated = events.items.sum(axis=1)
-    one = events.of_layout(index)
-    worst = allocated[..., index].argmax(axis=0)
-    items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
-    most: FloatArray = allocated.max(axis=0)
+    asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=left_on_device(active, layouts, job))
+    most = np.broadcast_to(stage_peaks(asked), shape)
     surplus, runtime = _surplus(most, layouts, rows, job), _runtime(layouts, job)
     host = host_bytes(held, active, layouts, rows, job)
+    stages = rows.stage[:, index].tolist()
     return Account(
         rows=rows,
-        layers=tuple(_layers_of(stage, layouts, index, job) for stage in rows.stage[:, index].tolist()),
+        layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
         held=held,
         active=active,
-        events=one,
-        items=items,
-        phase=one.phase[worst],
+        events=tuple(events_of(asked, row, index) for row in range(len(stages))),
         fragmentation=np.broadcast_to(surplus, shape)[:, index],
-        runtime=np.broadcast_to(runtime[index], worst.shape),
+        runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(held, layouts, job).nvme), shape)[:, index],
         needs=_needs((most + surplus).max(axis=0) + runtime, host, layouts, job),
@@ -250,18 +238,23 @@ def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[i
 
 
 def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> StageMemory:
-    values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
-    items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
+    events = account.events[row]
+    worst = max(events, key=lambda event: event.total)
+    items = MemoryItems(
+        **dict(zip(ITEMS, worst.held, strict=True)),
+        fragmentation=int(account.fragmentation[row]),
+        runtime=int(account.runtime[row]),
+    )
     first = int(account.rows.first_layer[row, index])
     return StageMemory(
         stage=int(account.rows.stage[row, index]),
         layers=(first, first + int(account.rows.layers[row, index]) - 1),
         peak_bytes=items.total_bytes,
-        phase=PHASES[int(account.phase[row])],
+        phase=worst.phase,
         items=items,
         moments=derived.part(
             "plan.memory.stages.moments",
-            lambda: events_of(account.events, row, account.layers[row]),
+            lambda: moments_of(events, account.layers[row]),
             otherwise=(),
         ),
     )

@@ -1,84 +1,104 @@
-"""The events of one layout's step in the order in which they come, for a curve of memory over time."""
+"""The events of one stage's step as a curve of memory over time, thinned to what a client draws."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from plimsoll.planners.layouts.candidates import FloatArray, IntArray
-from plimsoll.planners.memory.items import ALLOCATED_ITEMS, COMPANION_FORWARD, EVALUATION, FORWARD, PHASES, Items
+from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.step import (
+    BACKWARD,
+    COMPANION_FORWARD,
+    EVALUATION,
+    FORWARD,
+    ITEMS,
+    LOADING,
+    REDUCTION,
+    UPDATE,
+)
 from plimsoll.planners.plans import LiveItems, MemoryMoment
 
 # A companion's forward pass runs after the policy's, and an evaluation between two steps.
-IN_ORDER = (
-    "loading",
-    FORWARD,
-    COMPANION_FORWARD,
-    "forward and loss",
-    "backward",
-    "root gradient reduction",
-    "optimizer step",
-    EVALUATION,
-)
-# Backward events of no one layer are the head's, which comes before every layer.
-ABOVE_ALL_LAYERS = np.inf
+IN_ORDER = (LOADING, FORWARD, COMPANION_FORWARD, BACKWARD, REDUCTION, UPDATE, EVALUATION)
+# In other phases no one layer is drawn by itself.
+BY_LAYER = frozenset({FORWARD, BACKWARD})
+OF_A_STEP = frozenset({FORWARD, BACKWARD, REDUCTION, UPDATE})
+BEFORE, AT, BEHIND = range(3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackedEvents:
-    """Every event: `items` is [event, item, stage, layout], `phase` [event], `layer` [event, stage, layout].
+class _Part(NamedTuple):
+    """A part of a phase: before the layers (`rank`), at one of them, or behind them."""
 
-    A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` before any is differentiated, and
-    `BELOW_ALL_LAYERS` after all are.
-    Of one layout the last axis is gone.
+    phase: int
+    rank: int
+    layer: int | None
+
+
+def moments_of(events: Iterable[Event], layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
+    """Return the phases in their order, and of each pass every layer and what comes before and behind, at their worst.
+
+    What is held as a part begins counts with it, and several micro-batches count as one. `layers` are the stage's own,
+    by their numbers in the model, lowest first.
     """
-
-    items: FloatArray
-    phase: IntArray
-    layer: FloatArray
-
-    def of_layout(self, index: int) -> StackedEvents:
-        """Return the events of one of the layouts."""
-        return StackedEvents(items=self.items[..., index], phase=self.phase, layer=self.layer[..., index])
+    curve = _Curve()
+    for event in events:
+        curve.add(event)
+    curve.end_step()
+    ordered = sorted(curve.largest.items(), key=lambda entry: entry[0][:2])
+    return tuple(_moment(event, part, layers) for part, event in ordered)
 
 
-def stacked_events(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedEvents:
-    """Return the events of a list of layouts' stages; `shape` is theirs, [stage, layout]."""
-    stacked = [items.stacked(shape) for items in phases]
-    layers = [
-        np.broadcast_to(ABOVE_ALL_LAYERS if items.layer is None else items.layer, (len(some), *shape))
-        for items, some in zip(phases, stacked, strict=True)
-    ]
-    return StackedEvents(
-        items=np.concatenate(stacked),
-        phase=np.repeat([items.phase for items in phases], [len(some) for some in stacked]),
-        layer=np.concatenate(layers),
-    )
+class _Curve:
+    """Goes through events in order and keeps the largest of each part."""
+
+    def __init__(self) -> None:
+        self.largest: dict[_Part, Event] = {}
+        self._phase = ""
+        self._layer: int | None = None
+        self._passed: set[int] = set()
+        # Of the step itself: what is held outside it is no part of its curve.
+        self._last: Event | None = None
+
+    def add(self, event: Event) -> None:
+        """Count an event; a layer that a pass comes to again, behind them all, counts with what is there."""
+        if event.phase != self._phase:
+            self._begin(event.phase)
+        layer = event.layer if event.phase in BY_LAYER else None
+        if layer != self._layer and layer in self._passed:
+            layer = None
+        self._layer = layer
+        if layer is not None:
+            self._passed.add(layer)
+        self._count(self._part(layer), event)
+        if event.phase in OF_A_STEP:
+            self._count(self._part(layer), self._last)
+            self._last = event
+
+    def end_step(self) -> None:
+        """Count the update, though it take nothing: it finds what the passes leave."""
+        self._count(_Part(IN_ORDER.index(UPDATE), BEFORE, None), self._last)
+
+    def _begin(self, phase: str) -> None:
+        if self._passed:
+            self._count(self._part(None), self._last)
+        self._phase, self._layer, self._passed = phase, None, set()
+        if phase in OF_A_STEP:
+            self._count(self._part(None), self._last)
+
+    def _part(self, layer: int | None) -> _Part:
+        rank = AT if layer is not None else BEHIND if self._passed else BEFORE
+        return _Part(IN_ORDER.index(self._phase), rank, layer)
+
+    def _count(self, part: _Part, event: Event | None) -> None:
+        known = self.largest.get(part)
+        if event is not None and (known is None or event.total > known.total):
+            self.largest[part] = event
 
 
-def events_of(events: StackedEvents, stage: int, layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
-    """Return one stage's of one layout's events in order; of several of one phase and layer the largest.
-
-    `layers` are the stage's own, by their numbers in the model, lowest first; one without layers names none.
-    """
-    largest: dict[tuple[int, float], MemoryMoment] = {}
-    for index, phase in enumerate(events.phase):
-        name, layer = PHASES[int(phase)], float(events.layer[index, stage])
-        step = _event(name, layer, events.items[index, :, stage], layers)
-        place = (IN_ORDER.index(name), -layer)
-        known = largest.get(place)
-        if known is None or step.allocated_bytes > known.allocated_bytes:
-            largest[place] = step
-    return tuple(largest[place] for place in sorted(largest))
-
-
-def _event(phase: str, layer: float, items: FloatArray, layers: Sequence[int]) -> MemoryMoment:
-    values = dict(zip(ALLOCATED_ITEMS, map(int, items), strict=True))
+def _moment(event: Event, part: _Part, layers: Sequence[int]) -> MemoryMoment:
     return MemoryMoment(
-        phase=phase,
-        layer=layers[int(layer)] if layers and 0 <= layer < ABOVE_ALL_LAYERS else None,
-        allocated_bytes=sum(values.values()),
-        items=LiveItems(**values),
+        phase=IN_ORDER[part.phase],
+        layer=None if part.layer is None else layers[part.layer],
+        allocated_bytes=event.total,
+        items=LiveItems(**dict(zip(ITEMS, event.held, strict=True))),
     )

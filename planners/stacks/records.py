@@ -174,7 +174,8 @@ class WeightTraffic:
     (as many as `ZeroBuckets` says) or `gathered_once` (gathered in the
     forward pass and kept until the backward). `gradient_bucket_stages` are those in which buckets hold
     a second copy of all gradients, and `reduce_bytes` is the width in which
-    gradients of one layer are reduced (0: reduced where they lie).
+    gradients of one layer are reduced (0: reduced where they lie) in mixed precision; `reduces_alike` marks a stack
+    that does so in every other, where those that do not name a width reduce in that of the weights.
     `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
     stage's weights once a step and sums whole gradients in the reduction's width
     until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen
@@ -189,6 +190,7 @@ class WeightTraffic:
     gathering: Mapping[str, str]
     gradient_bucket_stages: tuple[int, ...]
     reduce_bytes: int
+    reduces_alike: bool
     gradients_always_resident: bool
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool

@@ -84,7 +84,7 @@ def _data_rows(
     by = divisions(one, np.full_like(one.tensor_parallel, WHOLE), job)
     learning = float(split_elements(part, by)[0])
     everything = learning + float(frozen_elements(part, by)[0])
-    gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient) * sent_fraction(job))
+    gradient = float(learning * job.reduce_bytes * sent_fraction(job))
     weights = float(everything * job.precision.compute_bytes)
     rows: list[Communication] = []
 

@@ -113,7 +113,7 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     matrix, as the stack does it. Weights are gathered as often as `gathers` says.
     """
     micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
-    gradient_bytes = stage_parameters(layouts, job) * (job.profile.weights.reduce_bytes or job.states.gradient)
+    gradient_bytes = stage_parameters(layouts, job) * job.reduce_bytes
     gradient_bytes = gradient_bytes * sent_fraction(job)
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)

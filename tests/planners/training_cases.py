@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
-from plimsoll.planners.memory.items import Items
+from plimsoll.planners.layouts.stages import all_stages
+from plimsoll.planners.memory.activation_offload import left_on_device
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.companions import with_companions
+from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.memory.programs.choice import events_of
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.step import ITEMS
 from plimsoll.planners.plans import Memory, Step
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
@@ -43,16 +49,41 @@ def step(framework: str = "reference", *, layout: dict[str, Any] | None = None, 
     return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency(framework))
 
 
-def at_event(found: Iterable[Items], event: str) -> Items:
-    """Return what is held at the one event of that name."""
-    (items,) = (items for items in found if items.event == event)
-    return items
+def asked(framework: str = "reference", *, layout: dict[str, Any] | None = None, **changes: Any) -> Question:
+    """Return what the programs of one layout's step are asked; the global batch as `memory` has it."""
+    degrees = layout or {}
+    batch = degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
+    return asked_of(one_layout(**degrees), job(framework, **{"global_batch_size": batch, **changes}))
 
 
-def of_layer(items: Items, layer: int, kind: str, *, stage: int = 0) -> float:
-    """Return one kind of bytes of a single layout where that layer of a stage is differentiated, 0 the lowest."""
-    if items.layer is None:
-        raise ValueError(f"{items.event}: no layer is differentiated")
-    held, layers = np.broadcast_arrays(getattr(items, kind), items.layer)
-    (found,) = {float(value) for value in held[:, stage][layers[:, stage] == layer]}
-    return found
+def asked_of(layouts: Candidates, of: Job) -> Question:
+    """Return what the programs of a list of layouts are asked."""
+    rule, schedule = of.profile.can.stage_rule, of.pipeline_schedule
+    rows = all_stages(layouts, of.model, of.global_batch_size, rule=rule, schedule=schedule)
+    return Question(
+        layouts=layouts,
+        rows=rows,
+        job=of,
+        held=with_companions(holdings(layouts, rows, of), layouts, of),
+        active=left_on_device(activity(layouts, rows, of), layouts, of),
+    )
+
+
+def events(framework: str = "reference", *, stage: int = 0, **changes: Any) -> tuple[Event, ...]:
+    """Return what one stage of one layout allocates and releases."""
+    return events_of(asked(framework, **changes), stage, 0)
+
+
+def taken(found: Iterable[Event], name: str, *, layer: int | None = None, phase: str | None = None) -> Event:
+    """Return the event at which all of a piece is there: the last, of that name and layer, that allocates."""
+    *_, last = (
+        event
+        for event in found
+        if (event.name, event.layer) == (name, layer) and event.change > 0 and phase in (None, event.phase)
+    )
+    return last
+
+
+def held(event: Event, item: str) -> int:
+    """Return what is held of an item after an event."""
+    return event.held[ITEMS.index(item)]

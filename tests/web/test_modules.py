@@ -227,3 +227,83 @@ def test_layouts_that_differ_read_differently_and_are_told_no_more_than_that():
         f"{plain}, no fused loss, shard group 4",
         plain.replace("8 GPUs", "16 GPUs"),
     ]
+
+
+SPANS = {"forward": 4, "backward": 8, "update": 2, "extra": 1}
+# Two layers, in the order in which a plan and a trace have them.
+STEP = [
+    ("forward and loss", None), ("forward and loss", 6), ("forward and loss", 7), ("forward and loss", None),
+    ("backward", None), ("backward", 7), ("backward", 6), ("backward", None),
+    ("root gradient reduction", None), ("optimizer step", None),
+]  # fmt: skip
+
+
+def _moments(places: list[tuple[str, int | None]], **values: list[float]) -> str:
+    return json.dumps(
+        [
+            {"phase": phase, "layer": layer, **{name: each[index] for name, each in values.items()}}
+            for index, (phase, layer) in enumerate(places)
+        ]
+    )
+
+
+def test_the_moments_of_a_step_stand_where_their_pass_is():
+    asked = f"m.placed({_moments(STEP)}, {json.dumps(SPANS)}, 2, [6, 7]).map(({{ x }}) => x)"
+    # Two layers are the first and the second half of a pass: 4 x 1/4 and 3/4; 4 + 8 x 1/4 and 3/4.
+    assert worth("curves.js", asked) == [0, 1, 3, 4, 4, 6, 10, 12, 12, 13]
+
+
+def test_the_layers_of_several_chunks_stand_in_their_order():
+    places: list[tuple[str, int | None]] = [("backward", layer) for layer in (13, 12, 1, 0)]
+    asked = f"m.placed({_moments(places)}, {json.dumps(SPANS)}, 4, [0, 3]).map(({{ x }}) => x)"
+    assert worth("curves.js", asked) == [5, 7, 9, 11]
+
+
+def test_the_layers_that_a_plan_of_an_earlier_version_has_stand_by_their_number():
+    places: list[tuple[str, int | None]] = [
+        ("forward", None), ("forward and loss", None), ("backward", 3), ("backward", 0), ("loading", None),
+    ]  # fmt: skip
+    asked = f"m.placed({_moments(places)}, {json.dumps(SPANS)}, 4, [0, 3]).map(({{ x }}) => x)"
+    assert worth("curves.js", asked) == [0, 4, 5, 11]
+
+
+def test_a_moment_is_called_by_its_pass_and_its_layer():
+    asked = f"m.placed({_moments(STEP)}, {json.dumps(SPANS)}, 2, [6, 7]).map(m.nameOf)"
+    assert worth("curves.js", asked) == [
+        "start of the forward pass",
+        "forward pass of layer 6",
+        "forward pass of layer 7",
+        "end of the forward pass",
+        "start of the backward pass",
+        "backward pass of layer 7",
+        "backward pass of layer 6",
+        "end of the backward pass",
+        "root gradient reduction",
+        "optimizer step",
+    ]
+
+
+def test_of_many_moments_some_layers_and_the_peak_are_points():
+    places: list[tuple[str, int | None]] = [("backward", layer) for layer in range(100, 0, -1)]
+    points = worth("curves.js", f"(all => m.thinned(all, all[1]).map(({{ layer }}) => layer))({_moments(places)})")
+    # Every fourth of 100, and the peak.
+    assert points[:4] == [100, 99, 96, 92]
+    assert len(points) == 26
+
+
+def _apart(place: str, amount: str, side: str) -> str:
+    return f"; they differ most at the {place}, where the plan is {amount} of the peak {side} the trace."
+
+
+@pytest.mark.parametrize(
+    ("distances", "close", "near", "apart"),
+    [
+        ([0, 0], 2, "all 2", ", and differ at none."),
+        ([0.002, -0.051], 1, "1 of 2", _apart("backward pass of layer 3", "5.1 %", "below")),
+        ([0.0004, 0.0002], 2, "all 2", _apart("start of the backward pass", "less than 0.1 %", "above")),
+    ],
+)
+def test_the_distance_of_a_trace_is_told_in_words(distances: list[float], close: int, near: str, apart: str):
+    moments = _moments([("backward", None), ("backward", 3)], distance=distances)
+    asked = f"m.distanceText({{ moments: {moments}, moments_within_one_percent: {close} }})"
+    assert worth("curves.js", asked) == f"Plan and trace agree within 1 % of the peak at {near} moments{apart}"

@@ -1,10 +1,11 @@
-// What a finished job found: predicted beside measured, or bytes before and after with the error of each layer.
+// What a finished job found: predicted beside measured, a trace's curve beside the plan's, or bytes before and after with the error of each layer.
 
 import { legend, stackedBar } from "./bars.js";
 import { beforeAndAfter } from "./jobestimate.js";
 import { chart } from "./charts.js";
 import { el, facts, table } from "./elements.js";
 import { duration, gib, percent, words } from "./quantities.js";
+import { tracedCurves } from "./tracedcurve.js";
 
 const MOST_TENSORS_LISTED = 200;
 
@@ -24,7 +25,7 @@ function validationParts(result) {
     const items = Object.fromEntries(names.map((name) => [name, result[side].items[name] ?? 0]));
     parts.push(stackedBar({ title: `${side}: ${gib(total(items))}`, parts: items, format: gib, scale }), legend(items, gib));
   }
-  return parts;
+  return [...parts, ...tracedCurves(result)];
 }
 
 function differenceText(error) {

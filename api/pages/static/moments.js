@@ -1,50 +1,65 @@
-// Memory over the time of a step: the live tensors of one stage as stacked areas, with the peak named.
+// Memory over the time of a step: the live tensors of one stage as stacked areas, the peak named, and a trace's over them.
 
+import { ask } from "./asking.js";
 import { legend } from "./bars.js";
 import { chart } from "./charts.js";
+import { distanceText, lineOf, nameOf, placed, thinned } from "./curves.js";
 import { el, section } from "./elements.js";
 import { GIB, duration, gib, words } from "./quantities.js";
-import { layerAt } from "./ranks.js";
 
 // A phase too short to be seen is drawn this wide, as a part of forward and backward.
 const LEAST_WIDTH = 0.12;
-// Where in the forward pass a companion's pass stands, which runs after the policy's own.
-const COMPANION_PLACE = 0.9;
+// Of a plan's latest validations, among which its trace is looked for.
+const LATEST_JOBS = 5;
 
-/** Return the curves of a plan's memory; a pipeline's stage is chosen from a list. */
-export function memoryOverTime(plan) {
+/** Return the curves of a plan's memory; a pipeline's stage is chosen from a list, and a trace is drawn once it is found. */
+export function memoryOverTime(plan, planId) {
   const { stages } = plan.memory;
   if (!stages.every((stage) => stage.moments?.length)) return null;
   const worst = stages.reduce((most, stage) => (stage.peak_bytes > most.peak_bytes ? stage : most));
   const place = el("div");
-  const draw = (stage) => place.replaceChildren(curve(stage, plan), legend(everLive(stage), null));
+  let traced = new Map();
+  let shown = worst;
+  const draw = () => place.replaceChildren(...curve(shown, plan, traced.get(shown.stage)));
   const choice = stages.length === 1 ? null : el("label", { class: "field narrow" }, "Stage", el("select",
-    { onchange: (event) => draw(stages[event.target.selectedIndex]) },
+    { onchange: (event) => { shown = stages[event.target.selectedIndex]; draw(); } },
     stages.map((stage) => el("option", { selected: stage === worst }, `Stage ${stage.stage}${stage === worst ? " (the fullest)" : ""}`))));
-  draw(worst);
+  draw();
+  tracedStages(planId).then((found) => {
+    traced = found;
+    if (found.size) draw();
+  });
   return section("Memory over a step", choice, place, el("p", { class: "quiet" },
     "Live tensors while one micro-batch runs forward and backward (at the stage's fullest), then the optimizer's step. "
     + "Fragmentation and the runtime come on top; the dashed line is what they leave of the card."));
 }
 
-function curve(stage, plan) {
-  const held = plan.sharding.stages[stage.stage];
+/** Return the stages of the plan's latest trace by their numbers; none where it has none, or nobody may see it. */
+async function tracedStages(planId) {
+  const query = new URLSearchParams({ kind: "validate", state: "succeeded", plan_id: planId, limit: LATEST_JOBS });
+  const { items } = await ask(`/jobs?${query}`).catch(() => ({ items: [] }));
+  const trace = items.find(({ result }) => result?.level === "trace" && result.stages?.some((stage) => stage.moments?.length));
+  return new Map((trace?.result.stages ?? []).filter((stage) => stage.moments?.length).map((stage) => [stage.stage, stage]));
+}
+
+function curve(stage, plan, traced) {
   const spans = spansOf(plan);
-  const moments = stage.moments.filter((moment) => placeOf(moment, stage, spans) !== null)
-    .map((moment) => ({ ...moment, x: placeOf(moment, stage, spans) }));
+  const count = stage.layers[1] - stage.layers[0] + 1;
+  const moments = placed(stage.moments, spans, count, stage.layers);
   const peak = moments.reduce((most, moment) => (moment.allocated_bytes > most.allocated_bytes ? moment : most));
   const room = plan.memory.limit_bytes - stage.items.fragmentation - stage.items.runtime;
-  return chart({
+  return [chart({
     name: "moments",
-    title: `Stage ${stage.stage}: the peak is ${nameOf(peak, held)}, ${gib(peak.allocated_bytes)} of tensors`,
+    title: `Stage ${stage.stage}: the peak is ${nameOf(peak)}, ${gib(peak.allocated_bytes)} of tensors`,
     x: { label: "One micro-batch, then the optimizer", bands: bandsOf(spans, moments) },
     y: { label: "Live tensors", format: gib, unit: GIB },
     areas: areasOf(moments, stage, spans),
-    points: moments.map((moment) => ({ x: moment.x, y: moment.allocated_bytes, kind: moment === peak ? "chosen" : "small",
-      label: `${nameOf(moment, held)}: ${gib(moment.allocated_bytes)} (${partsOf(moment.items)})` })),
+    lines: traced ? [{ points: lineOf(placed(traced.moments, spans, count, stage.layers), "traced_bytes"), kind: "traced" }] : [],
+    points: thinned(moments, peak).map((moment) => ({ x: moment.x, y: moment.allocated_bytes, kind: moment === peak ? "chosen" : "small",
+      label: `${nameOf(moment)}: ${gib(moment.allocated_bytes)} (${partsOf(moment.items)})` })),
     marks: room > 0 ? [{ y: room, label: `room for tensors, ${gib(room)}` }] : [],
-    notes: [{ x: peak.x, y: peak.allocated_bytes, label: `Peak: ${nameOf(peak, held)}` }],
-  });
+    notes: [{ x: peak.x, y: peak.allocated_bytes, label: `Peak: ${nameOf(peak)}` }],
+  }), legend(everLive(stage), null), traced ? el("p", {}, `The thick line is the plan's trace. ${distanceText(traced)}`) : null].filter(Boolean);
 }
 
 /** Return how wide each phase is drawn: the seconds of one micro-batch and of the update, short ones widened. */
@@ -61,17 +76,6 @@ function bandsOf({ forward, backward, update, extra, seconds }, moments) {
   const bands = [{ from: 0, to: ends[0], label: `forward ${duration(seconds.forward)}` }, { from: ends[0], to: ends[1], label: `backward ${duration(seconds.backward)}` },
     { from: ends[1], to: ends[2], label: `update ${duration(seconds.update)}` }];
   return moments.some((moment) => moment.phase === "evaluation") ? [...bands, { from: ends[2], to: ends[2] + extra, label: "evaluation" }] : bands;
-}
-
-/** Return when a moment comes; null for what comes before all steps. */
-function placeOf({ phase, layer }, { layers }, { forward, backward, update, extra }) {
-  if (phase === "backward") {
-    const [first, last] = layers;
-    return forward + backward * (layer === null ? 0 : (last - layer + 0.5) / (last - first + 1));
-  }
-  const places = { forward: 0, "companion forward": forward * COMPANION_PLACE, "forward and loss": forward,
-    "root gradient reduction": forward + backward, "optimizer step": forward + backward + update / 2, evaluation: forward + backward + update + extra / 2 };
-  return places[phase] ?? null;
 }
 
 /** Return the items stacked, in the colours that the bar of memory has; the optimizer's moment lasts to the end. */
@@ -91,5 +95,4 @@ function areasOf(moments, stage, spans) {
 const everLive = ({ moments }) => Object.fromEntries(Object.keys(moments[0].items)
   .map((name) => [name, Math.max(...moments.map((moment) => moment.items[name]))]));
 
-const nameOf = ({ phase, layer }, held) => (layer === null ? words(phase) : `${words(phase)} of layer ${layerAt(held, layer)}`);
 const partsOf = (items) => Object.entries(items).filter(([, bytes]) => bytes > 0).map(([name, bytes]) => `${words(name)} ${gib(bytes)}`).join(", ");

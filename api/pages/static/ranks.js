@@ -25,13 +25,3 @@ export const layersText = (chunks) => `layers ${runsText(chunks)}`;
 
 /** Return [first, last] of each chunk of a stage; plans that were stored before there were chunks have one. */
 export const chunksOf = ({ layers, chunks }) => chunks ?? [layers];
-
-/** Return the model's layer that is meant where a stage's are counted as one run. */
-export function layerAt(stage, layer) {
-  let left = layer - stage.layers[0];
-  for (const [first, last] of chunksOf(stage)) {
-    if (left <= last - first) return first + left;
-    left -= last - first + 1;
-  }
-  return layer;
-}

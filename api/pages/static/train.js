@@ -23,7 +23,7 @@ function parts(answer, context) {
       `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
     advicePart(answer.advice, context.form, context.form ? (change) => tryChange(change, context) : null),
     memoryPart(plan, gpu),
-    memoryOverTime(plan),
+    memoryOverTime(plan, answer.plan_id),
     stepPart(plan.step),
     pipelinePart(plan),
     alternativesPart(answer, context),

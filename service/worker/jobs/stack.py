@@ -71,6 +71,7 @@ class Stack:
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
+    `always_reduces_in_fp32`: gradients are reduced in fp32 in pure bf16 too.
     `own_engine` is the installed package whose engine has parameters, gradients and optimizer, at every ZeRO stage.
     `own_model` is the installed package that makes whole steps of the jobs of which `runs_own_model` holds.
 
@@ -101,6 +102,7 @@ class Stack:
     splits_latents: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
+    always_reduces_in_fp32: bool = False
     own_engine: str = ""
     own_model: str = ""
     runs_own_model: Callable[[TraceJob], bool] = _none

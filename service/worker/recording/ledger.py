@@ -104,6 +104,18 @@ class PhaseMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMark:
+    """A layer is at work from before the event with index `first_event`, or, where `layer` is None, no one layer is.
+
+    `phase` is the place of its phase's mark among the ledger's.
+    """
+
+    first_event: int
+    phase: int
+    layer: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
     """The moment of most allocated bytes among some events, and what was alive."""
 
@@ -133,6 +145,7 @@ class Ledger:
 
     events: list[Event] = field(default_factory=list)
     marks: list[PhaseMark] = field(default_factory=list)
+    layer_marks: list[LayerMark] = field(default_factory=list)
     _numbers: int = 0
 
     def allocate(
@@ -159,9 +172,20 @@ class Ledger:
         """Begin a phase."""
         self.marks.append(PhaseMark(first_event=len(self.events), step=step, phase=phase))
 
+    def mark_layer(self, layer: int | None) -> None:
+        """Begin a layer within the phase, or what belongs to none; one that is at work already goes on."""
+        phase, last = len(self.marks) - 1, self.layer_marks[-1] if self.layer_marks else None
+        if last is None or (last.phase, last.layer) != (phase, layer):
+            self.layer_marks.append(LayerMark(first_event=len(self.events), phase=phase, layer=layer))
+
     def so_far(self) -> Ledger:
         """Return what is recorded now, without what is released later, when the model itself is let go of."""
-        return Ledger(events=list(self.events), marks=list(self.marks), _numbers=self._numbers)
+        return Ledger(
+            events=list(self.events),
+            marks=list(self.marks),
+            layer_marks=list(self.layer_marks),
+            _numbers=self._numbers,
+        )
 
     def phase_ranges(self) -> Iterator[tuple[PhaseMark, int, int]]:
         """Yield each mark with the first event of its phase and the one after its last."""

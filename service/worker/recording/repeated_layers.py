@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll.service.worker.recording.ledger import Event, Ledger, Piece
+from plimsoll.service.worker.recording.ledger import Event, LayerMark, Ledger, Piece
 
 # Our own choice: so many events alike in a row are taken for the same place in two ledgers, fewer near a phase's end.
 # A wrong place does not go unseen: what is grown is compared with a third ledger.
@@ -110,26 +110,39 @@ def grown_ledger(deep: Ledger, stretches: Sequence[Stretch], *, repeats: int, la
     """Return the ledger with each stretch so many times more, each adding `layers` layers.
 
     A release frees the piece that stands as near as in `deep` to the newest, or to the
-    oldest, of those alike that live then.
+    oldest, of those alike that live then. A layer that is repeated is marked by the number
+    that it has in `deep`.
     """
     grown = _Growing()
     starts = [mark.first_event for mark in deep.marks]
-    places = _release_places(deep)
+    places, layer_marks = _release_places(deep), _layer_marks(deep)
     following, phase = 0, 0
     for index, event in enumerate(deep.events):
         while phase < len(starts) and starts[phase] == index:
+            grown.mark_layers(layer_marks.get((phase - 1, index), ()))
             grown.ledger.mark(deep.marks[phase].step, deep.marks[phase].phase)
             phase += 1
+        grown.mark_layers(layer_marks.get((phase - 1, index), ()))
         grown.append(event, places[index], deeper=0)
         if following < len(stretches) and stretches[following].end == index + 1:
             stretch = stretches[following]
             for repeat in range(1, repeats + 1):
                 for repeated in range(stretch.start, stretch.end):
+                    grown.mark_layers(layer_marks.get((phase - 1, repeated), ()))
                     grown.append(deep.events[repeated], places[repeated], deeper=repeat * layers)
             following += 1
+    grown.mark_layers(layer_marks.get((phase - 1, len(deep.events)), ()))
     for mark in deep.marks[phase:]:
         grown.ledger.mark(mark.step, mark.phase)
     return grown.ledger
+
+
+def _layer_marks(ledger: Ledger) -> dict[tuple[int, int], list[int | None]]:
+    """Return which layers begin where, by the place of the phase's mark and the first event."""
+    found: dict[tuple[int, int], list[int | None]] = {}
+    for mark in ledger.layer_marks:
+        found.setdefault((mark.phase, mark.first_event), []).append(mark.layer)
+    return found
 
 
 def _release_places(ledger: Ledger) -> list[int]:
@@ -159,6 +172,13 @@ class _Growing:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self._live: dict[Sign, list[Piece]] = {}
+
+    def mark_layers(self, layers: Sequence[int | None]) -> None:
+        """Begin each of these layers here, though it be the same as the one before."""
+        ledger = self.ledger
+        for layer in layers:
+            mark = LayerMark(first_event=len(ledger.events), phase=len(ledger.marks) - 1, layer=layer)
+            ledger.layer_marks.append(mark)
 
     def append(self, event: Event, place: int, *, deeper: int) -> None:
         """Write an event like this one, of a layer so much deeper."""

@@ -36,11 +36,11 @@ def adapter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
     return torch.bfloat16 if job.precision == "bf16" else torch.float32
 
 
-def sharding_policy(job: TraceJob) -> MixedPrecisionPolicy:
-    """Return FSDP2's policy: mixed precision computes in 16 bits and reduces in fp32."""
+def sharding_policy(job: TraceJob, stack: Stack) -> MixedPrecisionPolicy:
+    """Return FSDP2's policy: mixed precision computes in 16 bits and reduces in fp32, as some stacks always do."""
     if job.precision in MIXED_DTYPES:
         return MixedPrecisionPolicy(param_dtype=MIXED_DTYPES[job.precision], reduce_dtype=torch.float32)
-    return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(reduce_dtype=torch.float32) if stack.always_reduces_in_fp32 else MixedPrecisionPolicy()
 
 
 def computing(job: TraceJob, stack: Stack, device_type: str = "cpu") -> contextlib.AbstractContextManager[object]:

@@ -31,6 +31,7 @@ from plimsoll.service.worker.training.parallel.pipeline import cut_to_stage
 from plimsoll.service.worker.training.parallel.ring_attention import attend_over_ranks, context_mesh
 from plimsoll.service.worker.training.parallel.sharding import shard_fully
 from plimsoll.service.worker.training.parallel.tensor_parallel import split_over_tensor_ranks
+from plimsoll.service.worker.training.precision import sharding_policy
 from plimsoll.service.worker.training.recompute import recompute_activations
 
 # Sizes of DistributedDataParallel's first and later buckets
@@ -118,6 +119,7 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
             model,
             _data_mesh(mesh, job),
             job,
+            policy=sharding_policy(job, stack),
             wraps_vocabulary=own_units,
             frees_root=not stack.wraps_vocabulary,
             expert_mesh=None if experts is None else experts["expert_shard"],

@@ -23,6 +23,7 @@ from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZ
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
+from plimsoll.service.worker.training.layer_marks import marking_layers
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
 from plimsoll.service.worker.training.own_code import own_code_of
 from plimsoll.service.worker.training.own_steps import trace_own_steps
@@ -89,7 +90,8 @@ def record_steps(
     def run(step: int) -> None:
         run_step(step, job, stack, stage, rank, tracker, batch)
 
-    with tracker.watching(), _labelling_gradients(rank, tracker), attached:
+    layers = marking_layers(rank.chunks, job.chunks_of(stage), tracker.ledger.mark_layer)
+    with tracker.watching(), _labelling_gradients(rank, tracker), layers, attached:
         run_until_steady(run, tracker, report, stops_when_steady=stops_when_steady)
 
 

@@ -9,8 +9,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.layouts.stages import all_stages
-from plimsoll.planners.memory.activity import activity
-from plimsoll.planners.memory.companions import companion_bytes, companion_items, with_companions
+from plimsoll.planners.memory.companions import companion_bytes, with_companions
 from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.questions import Companion
@@ -72,23 +71,6 @@ def test_its_weights_stand_in_every_phase():
     assert beside.items.total_bytes == beside.peak_bytes
 
 
-def test_the_references_logits_stand_beside_the_policys_and_a_reward_model_has_none():
-    # 32 tokens x 1000 entries: the policy's in fp32, the reference's in bf16 and fp32.
-    for role, size in (("reference", 4 + 2 + 4), ("reward", 4)):
-        job, layouts = _job(Companion(role=role)), _layouts(0)
-        rows = all_stages(layouts, job.model, job.global_batch_size)
-        held = with_companions(holdings(layouts, rows, job), layouts, job)
-        (items,) = companion_items(layouts, job, held, activity(layouts, rows, job))
-        assert items.logits[0] == 32 * 1000 * size
-
-
-def test_a_sharded_reference_is_gathered_two_layers_and_the_root_at_a_time():
-    job, layouts = _job(REFERENCE), _layouts(3)
-    rows = all_stages(layouts, job.model, job.global_batch_size)
-    (items,) = companion_items(layouts, job, holdings(layouts, rows, job), activity(layouts, rows, job))
-    assert items.communication[0, 0] == 2 * (128_064 + 2 * 36_992)
-
-
 def test_a_companion_may_have_other_kinds_of_layers_than_the_policy():
     # One dense layer and one mixture beside a policy of four layers of one kind.
     mixture = describe_config(MIXTURE, name="mixture")
@@ -115,16 +97,6 @@ def test_a_value_model_that_learns_holds_all_that_the_policy_holds():
     assert beside.parameters.max() == 2 * alone.parameters.max() == 2 * 4 * PARAMETERS
     assert beside.gradients.max() == 2 * alone.gradients.max() == 2 * 4 * PARAMETERS
     assert beside.optimizer.max() == 2 * alone.optimizer.max() == 2 * (8 * PARAMETERS + 4 * 39)
-
-
-def test_one_backward_pass_begins_with_all_that_both_keep():
-    job, layouts = _job(VALUE), _layouts(0)
-    rows = all_stages(layouts, job.model, job.global_batch_size)
-    held = with_companions(holdings(layouts, rows, job), layouts, job)
-    active = activity(layouts, rows, job)
-    (items,) = companion_items(layouts, job, held, active)
-    # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
-    assert items.activations.max() == 2 * (active.stage + active.head).max() + active.backward.transient.max()
 
 
 def test_a_value_model_that_learns_takes_a_step_as_long_again():

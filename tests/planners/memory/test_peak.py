@@ -23,7 +23,7 @@ from plimsoll.planners.memory.peak import (
 from plimsoll.planners.questions import Lora, Recompute
 from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
-from tests.planners.training_cases import job, memory, one_layout
+from tests.planners.training_cases import events, held, job, memory, one_layout, taken
 
 FULL = 2
 
@@ -265,16 +265,9 @@ def test_foreach_makes_one_temporary_of_every_parameter():
 def test_frozen_layers_under_fsdp_hold_two_tensors_each_to_the_end():
     layout = {"data_parallel": 2, "zero_stage": 3, "recompute": FULL, "fused_cross_entropy": True}
     lora = Lora(rank=16, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
+    asked = {"kernels": "eager", "method": "lora", "lora": lora, "precision": "bf16", "layout": layout}
     short, long = (
-        memory(
-            "accelerate",
-            kernels="eager",
-            method="lora",
-            lora=lora,
-            precision="bf16",
-            sequence_length=size,
-            layout=layout,
-        ).items.activations
+        held(taken(events("accelerate", sequence_length=size, **asked), "last matrix", layer=0), "activations")
         for size in (4096, 8192)
     )
     # 31 finished layers with two tensors of 8,192 bytes a token, one checkpoint, and a layer's working set of 10 h

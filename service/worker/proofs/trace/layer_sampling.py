@@ -11,6 +11,7 @@ from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.curve import phase_at
+from plimsoll.service.worker.recording.layer_stretches import numbered_anew
 from plimsoll.service.worker.recording.ledger import Ledger
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
 from plimsoll.service.worker.tasks import Report
@@ -69,7 +70,8 @@ def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
     if stretches is None:
         return StageTrace(stage=stage, ledger=trace_steps(job, stack, report, stage), samples_differed=True)
     repeats = (sample.layers - sample.depths[1]) // sample.unit
-    ledger = grown_ledger(more, stretches, repeats=repeats, layers=sample.unit)
+    grown = grown_ledger(more, stretches, repeats=repeats, layers=sample.unit)
+    ledger = numbered_anew(grown, stage.first_layer, stage.last_layer)
     return StageTrace(stage=stage, ledger=ledger, sampled_layers=sample.depths)
 
 

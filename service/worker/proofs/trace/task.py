@@ -12,6 +12,8 @@ from plimsoll.service.worker.jobs.states import runs_own_code
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from plimsoll.service.worker.proofs.trace.layer_sampling import StageTrace, sampling_notes, trace_stage
+from plimsoll.service.worker.proofs.trace.lifetimes import largest_allocations
+from plimsoll.service.worker.proofs.trace.moments import compared_moments
 from plimsoll.service.worker.proofs.trace.notes import step_notes, traced_with
 from plimsoll.service.worker.proofs.verdict import TOLERANCE_FRACTION, relative_error, verdict
 from plimsoll.service.worker.recording.allocator import replay
@@ -91,7 +93,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
             planned_peak_bytes=int(memory["peak_bytes"]),
             limit_bytes=int(memory["limit_bytes"]),
         ),
-        "stages": [_stage(trace) for trace in traces],
+        "stages": [_stage(job, trace, memory) for trace in traces],
         "phases": phase_peaks(ledger),
         "timeline": thinned_curve(ledger.allocated_curve()),
         "peak_phase": phase,
@@ -103,8 +105,10 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
     }
 
 
-def _stage(trace: StageTrace) -> dict[str, Any]:
-    peak = trace.ledger.peak()
+def _stage(job: TraceJob, trace: StageTrace, memory: Mapping[str, Any]) -> dict[str, Any]:
+    peak, chunks = trace.ledger.peak(), job.chunks_of(trace.stage)
+    planned = (stage.get("moments") for stage in memory["stages"] if stage["stage"] == trace.stage.number)
+    moments = next(planned, None) or ()
     return {
         "stage": trace.stage.number,
         "layers": [trace.stage.first_layer, trace.stage.last_layer],
@@ -112,4 +116,6 @@ def _stage(trace: StageTrace) -> dict[str, Any]:
         "reserved_bytes": replay(trace.ledger.events).peak_reserved_bytes,
         "items": peak.bytes_by_item(),
         "sampled_layers": list(trace.sampled_layers),
+        **compared_moments(trace.ledger, chunks, moments),
+        "largest_allocations": largest_allocations(trace.ledger, moments),
     }

@@ -21,6 +21,7 @@ STACK = Stack(
     deals_experts=True,
     splits_latents=True,
     keeps_message_buffers=True,
+    always_reduces_in_fp32=True,  # config/job_config.py, mixed_precision_reduce
     notes=Notes(experts="Experts' tokens are sent and brought back as torchtitan does it, as many to each rank."),
     rules={Subject.KERNELS: RULES_OF_PRODUCTS},
     own_code=f"{__package__}.own_code",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from plimsoll.planners.sharding import Mesh
@@ -16,7 +16,6 @@ from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.training.decoder_parts import decoder_layers, head, last_norm, token_embedding
 from plimsoll.service.worker.training.parallel.experts import EXPERT_TENSORS, mixtures
-from plimsoll.service.worker.training.precision import sharding_policy
 
 
 def shard_fully(
@@ -24,6 +23,7 @@ def shard_fully(
     mesh: DeviceMesh,
     job: TraceJob,
     *,
+    policy: MixedPrecisionPolicy,
     wraps_vocabulary: bool,
     frees_root: bool,
     expert_mesh: DeviceMesh | None = None,
@@ -41,7 +41,7 @@ def shard_fully(
     reshard = job.zero_stage == 3 and job.pipeline_parallel == 1
     # Pinned or not, the host's memory is as much; a trace has none to pin.
     offload = CPUOffloadPolicy(pin_memory=False) if job.states_on_host else OffloadPolicy()
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": sharding_policy(job), "offload_policy": offload}
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "offload_policy": offload}
     embedding, layers = token_embedding(model), decoder_layers(model)
     if wraps_vocabulary and embedding is not None:
         fully_shard(embedding, reshard_after_forward=reshard, **settings)

@@ -63,3 +63,22 @@ def test_a_phase_begins_with_what_was_alive_before_it():
 
 def test_an_empty_ledger_peaks_at_nothing():
     assert Ledger().peak() == EMPTY_PEAK
+
+
+def test_a_layer_that_is_at_work_already_is_not_marked_again():
+    ledger = Ledger()
+    ledger.mark(0, "forward")
+    for layer in (0, 0, None, None, 0):
+        ledger.mark_layer(layer)
+    ledger.mark(0, "backward")
+    ledger.mark_layer(0)
+    assert [(mark.phase, mark.layer) for mark in ledger.layer_marks] == [(0, 0), (0, None), (0, 0), (1, 0)]
+
+
+def test_what_is_recorded_so_far_keeps_its_layers():
+    ledger = Ledger()
+    ledger.mark(0, "forward")
+    ledger.mark_layer(3)
+    recorded = ledger.so_far()
+    ledger.mark_layer(4)
+    assert [mark.layer for mark in recorded.layer_marks] == [3]

@@ -1,5 +1,6 @@
 """Ledgers of a few events: what a layer adds, and a deeper model's."""
 
+from plimsoll.service.worker.recording.layer_stretches import numbered_anew
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.repeated_layers import Stretch, added_stretches, event_sign, grown_ledger
 
@@ -13,14 +14,17 @@ def ledger_of(layers, *, layer_bytes=512, head_bytes=1024):
     """Return a forward pass that keeps a piece a layer, the head's, and a backward pass that lets go of them."""
     ledger = Ledger()
     ledger.mark(0, "forward")
-    kept = [
-        ledger.allocate(layer_bytes, kind=Kind.FORWARD_ACTIVATION, origin=f"layers.{layer}.out")
-        for layer in range(layers)
-    ]
+    kept = []
+    for layer in range(layers):
+        ledger.mark_layer(layer)
+        kept.append(ledger.allocate(layer_bytes, kind=Kind.FORWARD_ACTIVATION, origin=f"layers.{layer}.out"))
+    ledger.mark_layer(None)
     kept.append(ledger.allocate(head_bytes, kind=Kind.LOGITS, origin="head"))
     ledger.mark(0, "backward")
-    for piece in reversed(kept):
-        ledger.release(piece)
+    ledger.release(kept.pop())
+    for layer in reversed(range(layers)):
+        ledger.mark_layer(layer)
+        ledger.release(kept.pop())
     return ledger
 
 
@@ -40,6 +44,12 @@ def test_repeated_stretches_make_the_deep_ledger():
     assert has_same_events(grown, ledger_of(7))
     assert [piece.origin for piece in grown.peak().live][:7] == [f"layers.{layer}.out" for layer in range(7)]
     assert [event.piece.number for event in grown.events] == [event.piece.number for event in ledger_of(7).events]
+
+
+def test_the_layers_of_the_deep_ledger_are_marked_where_they_begin():
+    few, more, most = (ledger_of(layers) for layers in (2, 3, 4))
+    grown = grown_ledger(more, added_stretches(few, more, most), repeats=4)
+    assert numbered_anew(grown, 0, 6).layer_marks == ledger_of(7).layer_marks
 
 
 def test_grown_by_nothing_a_ledger_is_itself():

@@ -1,0 +1,121 @@
+"""What is there from the start of a step to its end, and the update of the weights, which every program ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.memory.compression import saved_routing_bytes
+from plimsoll.planners.memory.holdings import rotary_table_bytes
+from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
+from plimsoll.planners.memory.steps.step import UPDATE, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AtRest:
+    """Whole bytes on one rank of a stage.
+
+    `kept_gradients` are those of the micro-batches before, `all_gradients` those that an update finds; `errors` are
+    what gradient compression remembers, `for_passes` what lasts from the first pass to the last: workspaces, tables.
+    `temporaries` are the update's.
+    """
+
+    parameters: FloatArray
+    optimizer: FloatArray
+    kept_gradients: FloatArray
+    all_gradients: FloatArray
+    errors: FloatArray
+    p2p_buffers: FloatArray
+    for_passes: FloatArray
+    temporaries: FloatArray
+
+
+def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
+    """Return what lies on a rank; gradients where they are kept from one micro-batch to the next."""
+    layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
+    gradients = np.ceil(held.gradients)
+    rotary = 0 if job.profile.is_textbook else rotary_table_bytes(job) / layouts.context_parallel
+    return AtRest(
+        parameters=np.ceil(held.parameters),
+        optimizer=np.ceil(held.optimizer),
+        kept_gradients=some(np.where(keeps_gradients, gradients, 0.0)),
+        all_gradients=gradients,
+        errors=some(np.ceil(saved_routing_bytes(layouts, job, held.stage_elements))),
+        p2p_buffers=some(np.ceil(p2p_buffer_bytes(layouts, asked.rows, job, active.p2p_message))),
+        for_passes=np.ceil(
+            held.dummy_gradients + active.gathered + active.saved_routing + pipeline_output(asked) + rotary
+        ),
+        temporaries=some(np.where(layouts.offload == 0, np.ceil(_temporaries(asked)), 0.0)),
+    )
+
+
+def pipeline_output(asked: Question) -> FloatArray:
+    """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does."""
+    layouts, rows, job = asked.layouts, asked.rows, asked.job
+    is_piped = layouts.pipeline_parallel > 1
+    if not job.profile.loss.pipelines_keep_output or not is_piped.any():
+        return NO_BYTES
+    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
+    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
+    return np.where(is_piped & rows.has_head, job.precision.compute_bytes * logits, 0.0)
+
+
+def waiting_micro_batch(asked: Question) -> FloatArray:
+    """Return what a stage keeps of a micro-batch that waits for its backward pass.
+
+    GPipe begins no backward pass before the last forward one: the head's stage keeps what the loss is
+    differentiated by, the log-softmax in fp32, of each.
+    """
+    active = asked.active
+    if asked.job.pipeline_schedule != GPIPE:
+        return np.ceil(active.stage)
+    return np.ceil(active.stage + active.head + active.kept_logits + pipeline_output(asked))
+
+
+@dataclass(slots=True, eq=False)
+class Lasting:
+    """What a program holds throughout: `passes` until the backward pass is over, `p2p_buffers` for good."""
+
+    p2p_buffers: Held
+    passes: Held
+
+
+def begin(step: Step, rest: AtRest) -> Lasting:
+    """Take what is there from the start."""
+    buffers = step.take("activations", "P2P buffers", rest.p2p_buffers)
+    step.leave(
+        step.take("parameters", "parameters", rest.parameters),
+        step.take("optimizer", "optimizer states", rest.optimizer),
+        step.take("communication", "errors of compression", rest.errors),
+        step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients),
+        buffers,
+    )
+    return Lasting(p2p_buffers=buffers, passes=step.take("activations", "workspaces and tables", rest.for_passes))
+
+
+def update(step: Step, rest: AtRest) -> None:
+    """Update the weights."""
+    step.phase = UPDATE
+    step.drop(step.take("optimizer", "temporaries of the update", rest.temporaries))
+
+
+def _temporaries(asked: Question) -> FloatArray:
+    """Return what the update makes beside the states: copies of all parameters, or what one matrix takes."""
+    held, job = asked.held, asked.job
+    kind = job.optimizer
+    if kind.is_one_kernel:
+        return NO_BYTES
+    if not kind.matrix_temporary_bytes:
+        copies = job.profile.optimizer_transient_copies * job.states.parameter
+        return copies * held.local_parameters
+    largest = held.largest_matrix_elements
+    if kind.moments == kind.hidden_matrix_moments:  # it updates embedding and head as well
+        embedding = (held.root_elements - held.head_elements) * asked.rows.has_embedding
+        largest = np.maximum(largest, np.maximum(embedding, held.head_matrix_elements))
+    result: FloatArray = kind.matrix_temporary_bytes * largest
+    return result + kind.gram_temporary_bytes * job.model.hidden_size**2

@@ -1,0 +1,82 @@
+"""Which programs the layouts of a job go through, and their peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.programs.outside_steps import hold, instants_of
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.replicated import replicated, replicated_stage
+from plimsoll.planners.memory.programs.resident import resident, resident_stage
+from plimsoll.planners.memory.programs.sharded import sharded
+from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
+from plimsoll.planners.memory.steps.record import Event, RecordedStep, at_stage
+from plimsoll.planners.memory.steps.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A way in which a stack holds weights: its quantities, and the step that adds them up."""
+
+    quantities: Callable[[Question], Any]
+    run: Callable[[Step, Any], None]
+
+
+RESIDENT = Program(resident_stage, resident)
+REPLICATED = Program(replicated_stage, replicated)
+SHARDED = Program(sharded_stage, sharded)
+OUTSIDE_STEPS = Program(instants_of, hold)
+# By how a stack gathers weights, unless gradients lie on the rank throughout.
+BY_GATHERING = {
+    "resident": REPLICATED,
+    "autocast_copies": REPLICATED,
+    "gathered_by_layer": SHARDED,
+    "gathered_once": SHARDED,
+    "gathered_to_limit": SHARDED,
+}
+
+
+def programs_of(asked: Question) -> Iterator[tuple[Program, BoolArray | None]]:
+    """Yield each program that any of the layouts goes through, and which of them do; None means all."""
+    stages = np.unique(asked.layouts.zero_stage).tolist()
+    chosen: dict[Program, list[int]] = {}
+    for stage in stages:
+        chosen.setdefault(_program(asked.job, stage), []).append(stage)
+    for program, own in chosen.items():
+        yield program, None if len(chosen) == 1 else in_zero_stages(asked.layouts.zero_stage, own)
+    if asked.job.profile.loads_whole_weights or asked.job.evaluation is not None or asked.job.companions:
+        yield OUTSIDE_STEPS, None
+
+
+def stage_peaks(asked: Question) -> FloatArray:
+    """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need."""
+    peaks = np.zeros(1)
+    for program, own in programs_of(asked):
+        step = Step()
+        program.run(step, program.quantities(asked))
+        peaks = np.maximum(peaks, step.peak if own is None else np.where(own, step.peak, 0.0))
+    return peaks
+
+
+def events_of(asked: Question, row: int, index: int) -> tuple[Event, ...]:
+    """Return what one stage of one layout of a list allocates and releases, in order."""
+    events: list[Event] = []
+    for program, own in programs_of(asked):
+        if own is None or np.broadcast_to(own, asked.layouts.shape)[index]:
+            step = RecordedStep()
+            program.run(step, at_stage(program.quantities(asked), row, index))
+            step.close()
+            events += step.events
+    return tuple(events)
+
+
+def _program(job: Job, zero_stage: int) -> Program:
+    weights = job.profile.weights
+    return RESIDENT if weights.gradients_always_resident else BY_GATHERING[weights.gathering[str(zero_stage)]]

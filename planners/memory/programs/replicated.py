@@ -1,0 +1,161 @@
+"""Data parallelism with whole weights on every rank: torch's DistributedDataParallel, and one rank alone.
+
+Autograd makes a gradient of each weight as its layer is differentiated, beside the copies that buckets hold for good.
+Under autocast wider weights are copied as they are used; the copies of layers that are recomputed, or whose
+activations are on the host, are let go of with the forward pass, the others with their layer's backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import FULL, FloatArray
+from plimsoll.planners.memory.activity import casts_weights
+from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
+from plimsoll.planners.memory.programs.logits import logits_gradient
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.stage_layers import stage_layers
+from plimsoll.planners.memory.steps.layers import Layer, Layers
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplicatedStage:
+    """Whole bytes of one rank.
+
+    `buckets` hold a second copy of all gradients. `casts` says where weights are copied, `casts_again` where a layer's
+    copies are let go of with the forward pass and made again; `head_copy` is the head's. `forward_logits` are those at
+    the forward pass's end, `logits` at the loss, `logits_gradient` beside the head's gradient, which autograd makes as
+    `fresh_head` first. The gradients of a table that `is_tied` meet at the backward pass's end.
+    `keeps_gradients` says that other micro-batches have left theirs.
+    """
+
+    rest: AtRest
+    layers: Layers
+    keeps_gradients: Mask
+    buckets: FloatArray
+    casts: Mask
+    casts_again: Mask
+    head_copy: FloatArray
+    message: FloatArray
+    stashed: FloatArray
+    embedded: FloatArray
+    unsaved: FloatArray
+    head_kept: FloatArray
+    forward_logits: FloatArray
+    logits: FloatArray
+    logits_gradient: FloatArray
+    fresh_head: FloatArray
+    head_gradient: FloatArray
+    embedding_gradient: FloatArray
+    is_tied: Mask
+
+
+def replicated(step: Step, stage: ReplicatedStage) -> None:
+    """Go through one step."""
+    lasting = begin(step, stage.rest)
+    step.leave(step.take("communication", "buckets", stage.buckets))
+    copies, kept = _forward(step, stage)
+    step.phase = BACKWARD
+    head_copy, stream, logits = copies.pop("head"), kept.pop("head"), kept.pop("logits")
+    step.resize(logits, stage.logits)
+    step.resize(logits, stage.logits_gradient)
+    gradients = step.carry("gradients", "gradients")
+    fresh = step.take("gradients", "head's fresh gradient", stage.fresh_head)
+    step.drop(logits, stream, head_copy)
+    head = step.take("gradients", "head's gradient", stage.head_gradient)
+    step.drop(fresh)
+    with step.where(stage.keeps_gradients), step.where(opposite(stage.is_tied)):
+        step.drop(head)
+    for layer in step.each(stage.layers, downwards=True):
+        with step.where(stage.casts), step.where(stage.casts_again):
+            step.grow(copies[layer], layer.bytes.copies)
+        step.resize(kept[layer], layer.bytes.beside_moments)
+        step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
+        step.drop(kept[layer], copies[layer])
+        with step.where(opposite(stage.keeps_gradients)):
+            step.grow(gradients, layer.bytes.gradients)
+    stream = step.take("activations", "gradient of the stream", stage.message)
+    embedding = step.take("gradients", "embedding's gradient", stage.embedding_gradient)
+    step.drop(stream)
+    with step.where(stage.keeps_gradients):
+        step.drop(embedding)
+    with step.where(stage.is_tied):
+        step.drop(head)
+    with step.where(opposite(stage.keeps_gradients)):
+        step.leave(gradients, head, embedding)
+    step.drop(lasting.passes)
+    step.phase = REDUCTION
+    update(step, stage.rest)
+
+
+def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], dict[object, Held]]:
+    """Go through the forward pass; return the copies of weights, and what layers, head and loss keep."""
+    step.phase = FORWARD
+    copies: dict[object, Held] = {}
+    kept: dict[object, Held] = {}
+    stream = step.take("activations", "residual stream", stage.message)
+    stashed = step.take("activations", "on its way to the host", stage.stashed)
+    embedded = step.take("activations", "embedding's output", NO_BYTES)
+    for layer in step.each(stage.layers):
+        with step.where(stage.casts):
+            copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
+        kept[layer] = step.take("activations", "kept by the layer", _kept(stage, layer))
+        with step.where(layer.is_lowest):
+            step.grow(embedded, stage.embedded)
+    step.drop(embedded, stashed)
+    with step.where(stage.casts):
+        copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)
+    step.resize(stream, stage.head_kept)
+    kept["head"] = stream
+    kept["logits"] = step.take("logits", "logits", stage.forward_logits)
+    with step.where(stage.casts), step.where(stage.casts_again):
+        for layer in step.each(stage.layers):
+            step.drop(copies[layer])
+    return copies, kept
+
+
+def _kept(stage: ReplicatedStage, layer: Layer) -> FloatArray:
+    """Return what a layer keeps, without what the lowest need not behind a frozen embedding."""
+    return layer.bytes.kept - only(layer.is_lowest, stage.unsaved)
+
+
+def replicated_stage(asked: Question) -> ReplicatedStage:
+    """Return the quantities of the program."""
+    layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
+    size, states, loss = job.precision.compute_bytes, job.states, job.profile.loss
+    learns_beside = any(companion.trainable for companion in job.companions)
+    keeps = np.bool_(learns_beside) | (layouts.micro_batches(job.global_batch_size) > 1)
+    casts = casts_weights(layouts, job)
+    has_buckets = in_zero_stages(layouts.zero_stage, job.profile.weights.gradient_bucket_stages)
+    has_buckets = has_buckets & (layouts.data_parallel > 1)
+    head = np.ceil(held.head_matrix_elements)
+    gradients = np.ceil(held.root_gradients)
+    head_gradient = states.gradient * head
+    is_tied = job.model.tied_head and job.profile.weights.tied_gradients_meet
+    forward = active.logits * (loss.forward_logits_bytes / loss.logits_bytes)
+    return ReplicatedStage(
+        rest=at_rest(asked, keeps_gradients=keeps),
+        layers=stage_layers(asked, gradient_bytes=np.where(keeps, 0.0, float(states.gradient))),
+        keeps_gradients=mask_of(keeps),
+        buckets=np.where(has_buckets, np.ceil(states.gradient * held.stage_elements), 0.0),
+        casts=mask_of(casts),
+        casts_again=mask_of((layouts.recompute == FULL) | layouts.activation_offload),
+        head_copy=size * head,
+        message=np.ceil(active.checkpoint),
+        stashed=some(np.ceil(active.waiting)),
+        embedded=NO_BYTES,
+        unsaved=some(np.ceil(active.first_adapter_savings)),
+        head_kept=np.ceil(active.head),
+        forward_logits=np.ceil(np.where(casts, forward, active.logits)),
+        logits=np.ceil(active.logits),
+        logits_gradient=logits_gradient(asked, size * head),
+        fresh_head=np.where(casts, size * head, 0.0),
+        head_gradient=head_gradient,
+        embedding_gradient=gradients - (0.0 if is_tied else head_gradient),
+        is_tied=is_tied,
+    )

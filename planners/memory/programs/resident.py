@@ -1,0 +1,99 @@
+"""Stacks whose weights and whole gradients lie on the rank throughout: Megatron's main gradients, and the textbook.
+
+Only activations come and go: a micro-batch's forward pass, its loss, and its backward pass from the head down to the
+embedding, beside what waits of the micro-batches that a pipeline has in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.p2p_buffers import received_gradient_bytes
+from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.stage_layers import stage_layers
+from plimsoll.planners.memory.steps.layers import Layers
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only, some
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResidentStage:
+    """Whole bytes of one rank of a stage.
+
+    `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
+    `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    `unsaved` is what the first layer need not keep behind a frozen embedding.
+    """
+
+    rest: AtRest
+    layers: Layers
+    others: FloatArray
+    message: FloatArray
+    received_in_buffers: FloatArray
+    received_apart: FloatArray
+    unsaved: FloatArray
+    head: FloatArray
+    logits: FloatArray
+    embedding_gradient: FloatArray
+    at_embedding: FloatArray
+
+
+def resident_stage(asked: Question) -> ResidentStage:
+    """Return the quantities of the program."""
+    layouts, rows, job, held, active = asked.layouts, asked.rows, asked.job, asked.held, asked.active
+    kernels = job.profile.kernels
+    received = received_gradient_bytes(layouts, rows, job, active.p2p_message)
+    adds_up = np.bool_(kernels.dummy_weight_gradients) & rows.has_embedding
+    embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
+    return ResidentStage(
+        rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
+        layers=stage_layers(asked, gradient_bytes=None),
+        others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
+        message=np.ceil(active.p2p_message),
+        received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
+        received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
+        head=np.ceil(active.head),
+        logits=np.ceil(active.logits),
+        embedding_gradient=np.ceil(embedding),
+        at_embedding=np.where(adds_up, np.ceil(active.p2p_message + received), 0.0),
+    )
+
+
+def resident(step: Step, stage: ResidentStage) -> None:
+    """Go through one step."""
+    rest = stage.rest
+    lasting = begin(step, rest)
+    others = step.take("activations", "micro-batches that wait", stage.others)
+    step.phase = FORWARD
+    kept: dict[object, Held] = {}
+    for layer in step.each(stage.layers):
+        kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept)
+        with step.where(layer.is_lowest):
+            step.shrink(kept[layer], stage.unsaved)
+        step.drop(step.take("activations", "experts' tokens returned", layer.bytes.beside_return))
+    head = step.take("activations", "kept by the head", stage.head)
+    logits = step.take("logits", "logits", stage.logits)
+    step.phase = BACKWARD
+    step.drop(logits, head)
+    # The highest layer's own moments have it, as their residual's gradient.
+    received = step.take("activations", "gradient of the next stage", NO_BYTES)
+    step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
+    for layer in step.each(stage.layers, downwards=True):
+        step.resize(kept[layer], layer.bytes.beside_moments)
+        step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
+        step.drop(kept[layer])
+        with step.where(layer.is_highest):
+            step.grow(received, stage.received_apart)
+            step.grow(lasting.p2p_buffers, stage.received_in_buffers)
+    step.drop(received)
+    gradient = step.take("activations", "stream's gradient", stage.at_embedding)
+    step.drop(step.take("gradients", "embedding's gradient", stage.embedding_gradient), gradient)
+    step.drop(lasting.passes)
+    step.phase = REDUCTION
+    step.drop(others)
+    update(step, rest)

@@ -1,0 +1,329 @@
+"""Fully sharded data parallelism: a step of stacks that gather weights unit by unit and reduce gradients likewise.
+
+A pipeline gathers a stage's weights once, and sums whole gradients until its last micro-batch: the first micro-batch
+that is differentiated finds no sums and all that wait, a later one all sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
+from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering, Units
+from plimsoll.planners.memory.steps.layers import Layer, Layers
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only, opposite, without
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+
+
+class LaterPass(NamedTuple):
+    """A later micro-batch of a pipeline, where there is one.
+
+    `others` wait meanwhile, the part `summed` of all sums has been made by then; `has_loss` is false of one that goes
+    through other chunks than the head's.
+    """
+
+    is_there: Mask
+    others: FloatArray
+    summed: FloatArray
+    has_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardedStage:
+    """Whole bytes of one rank of a stage.
+
+    - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
+      head, None where they are not one of their own. `gathers_first_again`: the forward pass's end lets go of it.
+    - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
+      sums that it makes meanwhile; `later` the passes of later ones.
+    - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
+      `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
+      the host, `held_inputs` what hooks of a finished layer hold.
+    - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
+      `logits_gradient` as it is differentiated and after that; `loss_lets_go` what a fused loss needs no more;
+      `last_norm` as the norm before the head is differentiated.
+    - `head_gradient` is the head's own. The embedding's is made as `whole_embedding`; tensor parallelism makes
+      `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where that `is_tied`, and
+      `sum_of_both` is made of them where they are not added up in place.
+    """
+
+    rest: AtRest
+    layers: Layers
+    gathering: Gathering
+    first: Unit
+    head: Unit | None
+    gathers_first_again: bool
+    closes_before_loss: bool
+    others: FloatArray
+    later: tuple[LaterPass, ...]
+    message: FloatArray
+    embedded: FloatArray
+    received_in_buffers: FloatArray
+    received_apart: FloatArray
+    unsaved: FloatArray
+    stashed: FloatArray
+    held_inputs: FloatArray
+    head_kept: FloatArray
+    loss_lets_go: FloatArray
+    forward_logits: FloatArray
+    logits: FloatArray
+    kept_logits: FloatArray
+    last_norm: FloatArray
+    logits_gradient: FloatArray
+    head_gradient: FloatArray
+    whole_embedding: FloatArray
+    uncut_embedding: FloatArray
+    is_tied: Mask
+    cut_embedding: FloatArray
+    sum_of_both: FloatArray
+    summed_at_first: FloatArray
+    head_casts: tuple[Moment, ...]
+
+
+def sharded(step: Step, stage: ShardedStage) -> None:
+    """Go through one step."""
+    lasting = begin(step, stage.rest)
+    others = step.take("activations", "micro-batches that wait", stage.others)
+    work = _Passes(step, stage, lasting.p2p_buffers)
+    work.units.sums_made = stage.summed_at_first
+    work.forward()
+    work.backward()
+    for later in stage.later:
+        with step.where(later.is_there):
+            step.resize(others, later.others)
+            work.forward_again(later)
+            work.backward(has_loss=later.has_loss)
+    step.phase = REDUCTION
+    step.drop(lasting.passes)
+    with step.where(stage.gathering.for_the_step):
+        step.drop(others)
+        work.reduce_sums()
+    work.units.finish()
+    with step.where(opposite(stage.gathering.for_the_step)):
+        step.drop(others)
+    update(step, stage.rest)
+
+
+class _Passes:
+    """The passes of a micro-batch, and the pieces that outlast them."""
+
+    def __init__(self, step: Step, stage: ShardedStage, p2p_buffers: Held) -> None:
+        self.step, self.stage, self.p2p_buffers = step, stage, p2p_buffers
+        self.units = Units(step, stage.gathering)
+        self.whole: dict[object, Held] = {}
+        self.summed: dict[object, Held] = {}
+        self.kept: dict[Layer, Held] = {}
+        self.gradient = step.carry("activations", "gradient of the stream")
+        self.hooked = step.carry("activations", "inputs that hooks hold")
+
+    def forward(self) -> None:
+        """Go through a micro-batch's forward pass and its loss."""
+        step, stage, units = self.step, self.stage, self.units
+        step.phase = FORWARD
+        self.whole["first"] = units.open_root(stage.first)
+        self.stream = step.take("activations", "residual stream", stage.message)
+        if stage.head is not None:
+            units.close_forward(self.whole["first"])
+        self.stashed = step.take("activations", "on its way to the host", stage.stashed)
+        embedded = step.take("activations", "embedding's output", NO_BYTES)
+        for layer in step.each(stage.layers):
+            # Later layers find more that is kept.
+            with step.quiet(layer.is_between):
+                self._layer_forward(layer)
+            with step.where(layer.is_lowest):
+                step.grow(embedded, stage.embedded)
+        step.drop(embedded, self.stashed)
+        if stage.head is not None:
+            self.whole["head"] = units.open_forward(stage.head)
+        self._loss()
+
+    def _layer_forward(self, layer: Layer) -> None:
+        step, units, own = self.step, self.units, layer.bytes
+        self.whole[layer] = units.open_forward(own.unit)
+        self.kept[layer] = step.take("activations", "kept by the layer", own.kept_before_experts)
+        if own.experts is not None:
+            with step.where(own.has_expert_unit):
+                self.whole[layer, "experts"] = units.open_forward(own.experts)
+                step.resize(self.kept[layer], self._kept(layer))
+                units.close_forward(self.whole[layer, "experts"])
+        step.resize(self.kept[layer], self._kept(layer))
+        units.close_forward(self.whole[layer])
+
+    def forward_again(self, later: LaterPass) -> None:
+        """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
+        step, stage = self.step, self.stage
+        step.phase = FORWARD
+        self.units.has_sums = later.summed is self.units.sums_made
+        self.units.sums_made = later.summed
+        with step.quiet():
+            for layer in step.each(stage.layers):
+                if not self.units.has_sums:
+                    self._sum(layer)
+                step.resize(self.kept[layer], self._kept(layer))
+            if not self.units.has_sums:
+                self.units.sum_up(stage.first, self._summed("first"))
+        if later.has_loss:
+            self._loss()
+
+    def _kept(self, layer: Layer) -> FloatArray:
+        return layer.bytes.kept - self._unsaved(layer)
+
+    def _unsaved(self, layer: Layer) -> FloatArray:
+        return only(layer.is_lowest, self.stage.unsaved)
+
+    def _loss(self) -> None:
+        step, stage = self.step, self.stage
+        step.resize(self.stream, stage.head_kept)
+        for moment in stage.head_casts[:1]:
+            step.drop(step.take("activations", moment.name, moment.activations))
+        if stage.closes_before_loss:
+            self.units.drop_buffer()
+        self.logits = step.take("logits", "logits", stage.forward_logits)
+        step.resize(self.logits, stage.kept_logits)
+        self.units.drop_buffer()
+
+    def backward(self, *, has_loss: bool = True) -> None:
+        """Go through a micro-batch's backward pass, from the head down to the embedding."""
+        step, stage, units = self.step, self.stage, self.units
+        step.phase = BACKWARD
+        step.shrink(self.stream, stage.loss_lets_go)
+        if stage.gathers_first_again:
+            units.close_forward(self.whole["first"])
+            units.gather_ahead(stage.first.buffer)
+            units.open_backward(stage.first, self.whole["first"])
+            units.gather_ahead(*stage.layers.highest_buffers())
+        if has_loss:
+            step.resize(self.logits, stage.logits)
+            step.resize(self.logits, stage.logits_gradient)
+        if not stage.gathers_first_again:
+            units.gather_ahead(*stage.layers.highest_buffers())
+        head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
+        step.grow(self.gradient, stage.message)
+        if has_loss:
+            self._close_head(head)
+        # The highest layer's own moments have it, as their residual's gradient.
+        received = step.take("activations", "gradient of the next stage", NO_BYTES)
+        step.shrink(self.p2p_buffers, stage.received_in_buffers)
+        for layer in step.each(stage.layers, downwards=True):
+            self._layer(layer)
+            with step.where(layer.is_highest):
+                step.grow(received, stage.received_apart)
+                step.grow(self.p2p_buffers, stage.received_in_buffers)
+        step.drop(received, self.hooked)
+        self._embedding(head)
+
+    def _head(self) -> Held:
+        """Differentiate the head; return its whole gradient."""
+        step, stage = self.step, self.stage
+        for moment in stage.head_casts[1:]:
+            held = step.take("logits", moment.name, moment.gradients)
+            step.drop(step.take("activations", moment.name, moment.activations), held)
+        gradient = step.take("gradients", "head's gradient", stage.head_gradient)
+        step.drop(self.logits)
+        step.resize(self.stream, stage.last_norm)
+        step.drop(self.stream)
+        return gradient
+
+    def _close_head(self, gradient: Held) -> None:
+        stage = self.stage
+        if stage.head is not None:
+            summed = self._summed("head")
+            self.units.close_backward(stage.head, self.whole["head"], gradient, summed, is_whole=True)
+
+    def _layer(self, layer: Layer) -> None:
+        step, units, own = self.step, self.units, layer.bytes
+        units.open_backward(own.unit, self.whole[layer])
+        units.gather_ahead(*layer.buffers_below(self._lowest()))
+        step.drop(self.gradient)
+        step.resize(self.kept[layer], own.beside_moments)
+        if own.experts is not None:
+            with step.where(own.has_expert_unit):
+                self._open_experts(layer, own.experts)
+        step.moments(own.moments, unsaved=self._unsaved(layer))
+        if own.experts is not None:
+            with step.where(own.has_expert_unit):
+                self._close_experts(layer, own.experts)
+        step.drop(self.kept[layer])
+        step.grow(self.gradient, self.stage.message)
+        gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
+        units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
+        step.grow(self.hooked, only(own.is_recomputed, self.stage.held_inputs))
+
+    def _open_experts(self, layer: Layer, experts: Unit) -> None:
+        """Gather experts that are a unit of their own, beside all that the layer holds then."""
+        step, own = self.step, layer.bytes
+        live = step.take("activations", "layer before its experts", without(own.at_experts, self._unsaved(layer)))
+        self.units.open_experts(experts, self.whole[layer, "experts"])
+        step.drop(live)
+        again = step.take("activations", "experts run again", without(own.at_experts_again, self._unsaved(layer)))
+        buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
+        step.drop(again, buffer)
+
+    def _close_experts(self, layer: Layer, experts: Unit) -> None:
+        """Reduce experts that are a unit of their own, and differentiate the rest of the layer meanwhile."""
+        step, own = self.step, layer.bytes
+        unsaved = self._unsaved(layer)
+        live = step.take("activations", "layer behind its experts", without(own.at_experts_reduced, unsaved))
+        gradients = step.take("gradients", "experts' gradients", experts.gradients)
+        held = self.whole[layer, "experts"]
+        self.units.close_backward(experts, held, gradients, self._summed((layer, "experts")))
+        step.drop(live)
+        step.moments(own.beside_reduction, unsaved=unsaved)
+
+    def _embedding(self, head: Held) -> None:
+        """Differentiate the embedding, and reduce the unit that it is in."""
+        step, stage, units = self.step, self.stage, self.units
+        if stage.head is not None:
+            units.open_backward(stage.first, self.whole["first"])
+        gradients = step.take("gradients", "embedding's gradient", stage.whole_embedding)
+        step.drop(self.gradient)
+        cut = step.take("gradients", "embedding's gradient, cut", stage.cut_embedding)
+        both = step.take("gradients", "sum of a tied table's gradients", stage.sum_of_both)
+        with step.where(stage.is_tied):
+            step.drop(head, cut)
+        step.resize(gradients, stage.uncut_embedding)
+        for held in (cut, both, head):
+            step.hand_over(held, gradients)
+        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"))
+
+    def reduce_sums(self) -> None:
+        """Reduce what a pipeline's micro-batches have summed, unit by unit."""
+        step, stage, units = self.step, self.stage, self.units
+        if units.sums_made is not ALL_SUMS:
+            units.sums_made = ALL_SUMS
+            for layer in step.each(stage.layers):
+                self._sum(layer)
+        units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
+        for layer in step.each(stage.layers):
+            # Each lets go of more than it makes.
+            with step.quiet(layer.is_lowest is False):
+                self._reduce_sums(layer)
+        if stage.head is not None:
+            with step.quiet():
+                units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+
+    def _sum(self, layer: Layer) -> None:
+        units, own = self.units, layer.bytes
+        if own.experts is not None:
+            units.sum_up(own.experts, self._summed((layer, "experts")))
+        units.sum_up(own.unit, self._summed(layer))
+
+    def _reduce_sums(self, layer: Layer) -> None:
+        units, own = self.units, layer.bytes
+        if own.experts is not None:
+            name = (layer, "experts")
+            with self.step.where(own.has_expert_unit):
+                units.reduce_summed(own.experts, self.whole[name], self._summed(name))
+        units.reduce_summed(own.unit, self.whole[layer], self._summed(layer))
+
+    def _lowest(self) -> FloatArray:
+        """Return the buffer that is gathered into while the lowest layer is differentiated."""
+        return NO_BYTES if self.stage.head is None else self.stage.first.buffer
+
+    def _summed(self, name: object) -> Held:
+        if name not in self.summed:
+            self.summed[name] = self.step.take("communication", "summed gradients", NO_BYTES)
+        return self.summed[name]

@@ -1,0 +1,220 @@
+"""The quantities of a fully sharded step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.memory.activations import norm_backward_bytes
+from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
+from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
+from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.logits import logits_gradient, stage_logits
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.sharded import LaterPass, ShardedStage
+from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
+from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
+
+FP8_BYTES = 1
+
+
+def sharded_stage(asked: Question) -> ShardedStage:
+    """Return the quantities of the program."""
+    layouts, rows, job, held, active = asked.layouts, asked.rows, asked.job, asked.held, asked.active
+    traffic, size = job.profile.weights, job.precision.compute_bytes
+    is_piped = layouts.pipeline_parallel > 1
+    stays = is_piped & np.bool_(traffic.pipelines_gather_once)
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    learns_beside = any(companion.trainable for companion in job.companions)
+    adds_up = np.bool_(learns_beside) | ((micro_batches > 1) & ~stays)
+    gathering = Gathering(
+        by_layer=mask_of(has_gathering(layouts.zero_stage, job, "gathered_by_layer") & ~stays),
+        for_the_step=mask_of(stays),
+        copies_out=traffic.gather_copies,
+        adds_up=mask_of(adds_up),
+        waits_for_replicas=mask_of(layouts.shard_group < layouts.data_parallel),
+        sends=mask_of(are_gradients_sent(layouts, job)),
+        casts_shards=traffic.gather_copies and job.reduce_bytes != job.states.gradient,
+    )
+    has_own_units = traffic.vocabulary_units and not job.model.tied_head
+    first, head = _vocabulary(asked, has_own_units=has_own_units)
+    waiting = waiting_micro_batch(asked)
+    others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
+    is_fused = layouts.fused_cross_entropy & rows.has_head
+    message = np.ceil(active.p2p_message)
+    head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
+    is_tied = np.bool_(job.model.tied_head) & rows.has_embedding & rows.has_head
+    embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
+    is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
+    table = np.ceil(size * (held.root_elements - held.head_elements))
+    kernels, loss = job.profile.kernels, job.profile.loss
+    received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
+    is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
+    return ShardedStage(
+        rest=at_rest(asked, keeps_gradients=adds_up),
+        layers=stage_layers(asked, gradient_bytes=np.full(1, float(size)), expert_units=is_mixture_unit),
+        gathering=gathering,
+        first=first,
+        head=head,
+        gathers_first_again=traffic.gather_copies and not traffic.vocabulary_units and job.profile.loss.inside_model,
+        closes_before_loss=traffic.vocabulary_units,
+        others=some(others),
+        later=_later(asked, stays, others, waiting),
+        message=message,
+        embedded=some(np.ceil(_embedded(asked))),
+        received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
+        received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
+        stashed=some(np.ceil(active.waiting)),
+        held_inputs=some(np.ceil(_held_inputs(asked))),
+        head_kept=np.ceil(active.head),
+        loss_lets_go=some(np.where(is_fused, message, 0.0)),
+        forward_logits=np.ceil(active.logits * (loss.forward_logits_bytes / loss.logits_bytes)),
+        logits=np.where(layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits)),
+        last_norm=np.ceil(_last_norm(asked)),
+        kept_logits=np.ceil(active.kept_logits),
+        logits_gradient=logits_gradient(asked, head_gradient),
+        head_gradient=head_gradient,
+        whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
+        uncut_embedding=np.where(is_split, embedding_gradient - table, embedding_gradient),
+        is_tied=mask_of(is_tied),
+        cut_embedding=some(np.where(is_split, table, 0.0)),
+        sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
+        summed_at_first=_summed_at_first(asked),
+        head_casts=_head_casts(asked),
+    )
+
+
+def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray) -> tuple[LaterPass, ...]:
+    """Return the passes of later micro-batches that can be the worst.
+
+    One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums. Of an interleaved
+    stage that goes round its chunks once, those that are differentiated first have sums while most micro-batches wait,
+    and all have while the micro-batches wait in one chunk alone.
+    """
+    layouts, rows = asked.layouts, asked.rows
+    micro_batches, chunks = layouts.micro_batches(asked.job.global_batch_size), layouts.virtual_pipeline
+    has_later = stays & (micro_batches > 1)
+    fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
+    goes_round_once = _goes_round_once(asked)
+    passes = [
+        LaterPass(mask_of(has_later & ~goes_round_once), fewer, ALL_SUMS),
+        LaterPass(mask_of(has_later & goes_round_once), others, 1.0 / chunks),
+        LaterPass(
+            mask_of(has_later & goes_round_once),
+            np.ceil(np.maximum(micro_batches / chunks - 1.0, 0.0) * waiting),
+            ALL_SUMS,
+            has_loss=False,
+        ),
+    ]
+    return tuple(each for each in passes if each.is_there is not False)
+
+
+def _summed_at_first(asked: Question) -> FloatArray:
+    """Return the part of all sums that the first micro-batch makes before others are fewer."""
+    goes_round_once = _goes_round_once(asked)
+    return np.where(goes_round_once, 1.0 / asked.layouts.virtual_pipeline, 1.0) if goes_round_once.any() else ALL_SUMS
+
+
+def _goes_round_once(asked: Question) -> BoolArray:
+    """Return where an interleaved stage has no more micro-batches than go through a chunk at a time."""
+    layouts = asked.layouts
+    micro_batches = layouts.micro_batches(asked.job.global_batch_size)
+    return (layouts.virtual_pipeline > 1) & (micro_batches <= layouts.pipeline_parallel)
+
+
+def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | None]:
+    """Return the unit of the embedding, and that of last norm and head where they are not one with it."""
+    held, job = asked.held, asked.job
+    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
+    shard = np.ceil(held.root_gradients + held.root_gradients_sent)
+    is_shared = is_divided(asked)
+    last_of_head = np.where(is_shared, np.ceil(held.last_of_head), 0.0)
+    widening = reduce_bytes / job.states.gradient
+    whole = Unit(
+        weights=np.ceil(size * held.root_elements + held.root_frozen),
+        buffer=gathered_into(asked, size * held.root_padded + held.root_frozen),
+        gradients=np.ceil(size * held.root_elements),
+        reduced=np.ceil(reduce_bytes * held.root_padded),
+        output=np.ceil(shard * widening),
+        shard=shard,
+        last_gradient=size * last_of_head,
+        last_summed=reduce_bytes * last_of_head,
+    )
+    if not has_own_units:
+        return whole, None
+    head = Unit(
+        weights=np.ceil(size * held.head_elements),
+        buffer=gathered_into(asked, size * held.head_padded),
+        gradients=np.ceil(size * held.head_elements),
+        reduced=np.ceil(reduce_bytes * held.head_padded),
+        output=np.ceil((held.head_gradients + held.head_gradients_sent) * widening),
+        shard=np.ceil(held.head_gradients + held.head_gradients_sent),
+        last_gradient=size * last_of_head,
+        last_summed=reduce_bytes * last_of_head,
+    )
+    elements = np.ceil(held.root_elements - held.head_elements)
+    embedding = Unit(
+        weights=whole.weights - head.weights,
+        buffer=whole.buffer - head.buffer,
+        gradients=whole.gradients - head.gradients,
+        reduced=whole.reduced - head.reduced,
+        output=whole.output - head.output,
+        shard=whole.shard - head.shard,
+        last_gradient=np.where(is_shared, size * elements, 0.0),
+        last_summed=np.where(is_shared, reduce_bytes * elements, 0.0),
+    )
+    return embedding, head
+
+
+def _embedded(asked: Question) -> FloatArray:
+    """Return the embedding's output, which transformers' model holds until its last layer is through.
+
+    Nothing where a layer keeps it: its input, if it is recomputed, and a LayerNorm's that learns. Source: transformers
+    5.23, models/llama/modeling_llama.py, `LlamaModel.forward` (`inputs_embeds`).
+    """
+    job, active, layouts = asked.job, asked.active, asked.layouts
+    if not job.profile.kernels.transformers_modules or (job.method == "full" and keeps_first_input(job)):
+        return NO_BYTES
+    is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
+    return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
+
+
+def _last_norm(asked: Question) -> FloatArray:
+    """Return what is live as the norm before the head is differentiated: what it keeps, and its own products."""
+    job, layouts = asked.job, asked.layouts
+    per_feature = norm_backward_bytes(job.head.block, job.profile.kernels, job.precision.compute_bytes)
+    divided = np.where(layouts.sequence_parallel, layouts.tensor_parallel, 1)
+    tokens = layouts.local_tokens(job.sequence_length) / divided
+    return np.where(asked.rows.has_head, tokens * job.model.hidden_size * per_feature, 0.0)
+
+
+def _held_inputs(asked: Question) -> FloatArray:
+    """Return what hooks of a finished layer still hold: its recomputed input and that input's gradient."""
+    job = asked.job
+    if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
+        return NO_BYTES
+    is_gathered = has_gathering(asked.layouts.zero_stage, job, "gathered_by_layer")
+    return np.where(is_gathered, 2.0 * asked.active.checkpoint, 0.0)
+
+
+def _head_casts(asked: Question) -> tuple[Moment, ...]:
+    """Return the moments at which the head's products cast what they multiply to fp8, by torchao's separate operations.
+
+    In the forward pass and for the hidden states' gradient that is the head itself, for the head's own gradient the
+    logits' (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args`). What they hold of logits is beside the
+    logits' gradient.
+    """
+    job, held = asked.job, asked.held
+    if job.precision.compute_format != FP8:
+        return ()
+    cast = job.profile.kernels.fp8_cast_bytes
+    logits = stage_logits(asked)
+    weight = held.head_matrix_elements
+    done = asked.active.p2p_message + FP8_BYTES * weight
+    return (
+        Moment("head cast", np.ceil(cast * weight), NO_BYTES),
+        Moment("head cast again", np.ceil(cast * weight), np.ceil(FP8_BYTES * logits)),
+        Moment("logits' gradient cast", np.ceil(done), np.ceil((FP8_BYTES + cast) * logits)),
+    )

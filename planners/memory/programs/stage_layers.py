@@ -1,0 +1,309 @@
+"""The layers of a stage as programs go through them: what each kind takes on a rank, in runs of like ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, BoolArray, FloatArray
+from plimsoll.planners.layouts.stages import model_runs
+from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
+from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
+from plimsoll.planners.memory.mixture_backward import are_grouped
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Unit, mask_of, some
+
+FP8 = "fp8"
+# Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
+RECOMPUTED_BESIDE_UNPACKED = 4
+# What the architecture calls the operations of experts that work on every token.
+SHARED = "shared"
+NO_EXPERT_UNITS: BoolArray = np.zeros(1, dtype=bool)
+
+
+def stage_layers(
+    asked: Question, *, gradient_bytes: FloatArray | None, expert_units: BoolArray = NO_EXPERT_UNITS
+) -> Layers:
+    """Return the layers of every stage.
+
+    A layer's gradients lie on the device in `gradient_bytes` of each element until the layer is done; None where they
+    are added up as they are made.
+    """
+
+    @functools.cache
+    def layer(kind: int, is_recomputed: bool | None) -> LayerOnRank:
+        return _layer(asked, kind, is_recomputed, gradient_bytes=gradient_bytes, expert_units=expert_units)
+
+    return layers_of(_runs(asked, layer))
+
+
+def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> list[Run]:
+    """Return the runs of a stage's layers; where only some are recomputed, those and the others apart.
+
+    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every so-manieth is.
+    """
+    layouts, rows, job = asked.layouts, asked.rows, asked.job
+    of_model = zip(model_runs(ByIdentity(job.model)), rows.layers_of_run, strict=True)
+    every = job.recompute_every
+    if every is not None:
+        runs = []
+        is_full = layouts.recompute == FULL
+        for run, count in of_model:
+            groups = np.where(is_full, count // every, 0)
+            unit = (*(layer(run.kind, False),) * (every - 1), layer(run.kind, True))
+            runs += [Run(unit=unit, count=groups), Run(unit=unit[:1], count=count - groups * every)]
+        return runs
+    if (layouts.full_layers == ALL_LAYERS).all():
+        return [Run(unit=(layer(run.kind, None),), count=count) for run, count in of_model]
+    left = asked.active.recomputed_layers.astype(np.int64)
+    runs = []
+    for run, count in of_model:
+        recomputed = np.minimum(left, count)
+        left = left - recomputed
+        runs += [
+            Run(unit=(layer(run.kind, True),), count=recomputed),
+            Run(unit=(layer(run.kind, False),), count=count - recomputed),
+        ]
+    return runs
+
+
+def _layer(
+    asked: Question,
+    kind: int,
+    is_recomputed: bool | None,
+    *,
+    gradient_bytes: FloatArray | None,
+    expert_units: BoolArray,
+) -> LayerOnRank:
+    """Return a layer; `is_recomputed` None where that is as the layout says of all layers."""
+    layouts, job = asked.layouts, asked.job
+    held, own = asked.held.layers[kind], asked.active.layers[kind]
+    kernels = job.profile.kernels
+    if not held.experts.any():
+        expert_units = NO_EXPERT_UNITS  # a dense layer of a mixture
+    recomputed = layouts.recompute == FULL
+    if is_recomputed is not None:
+        recomputed = recomputed & np.bool_(is_recomputed)
+    backward = own.backward
+    at_work = NO_BYTES if kernels.norm_keeps_fp32 or job.profile.is_textbook else own.checkpoint
+    at_work = own.checkpoint - at_work
+    message = asked.active.p2p_message
+    unit, experts = _units(asked, held, expert_units)
+    kept = np.where(recomputed, own.checkpoint, own.kept)
+    is_mixture = bool(job.model.experts_per_token)
+    returned = before_experts = NO_BYTES
+    if is_mixture and are_grouped(kernels):
+        returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
+    if experts is not None:
+        before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
+        before_experts = np.where(expert_units, before, 0.0)
+    is_none = layouts.recompute == NONE
+    return LayerOnRank(
+        unit=unit,
+        experts=experts,
+        has_expert_unit=mask_of(expert_units),
+        is_recomputed=mask_of(recomputed),
+        kept=np.ceil(kept),
+        kept_before_experts=some(np.ceil(np.minimum(before_experts, kept))),
+        beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
+        moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
+        beside_return=some(np.ceil(returned)),
+        at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
+        at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
+        experts_gathered_again=NO_BYTES
+        if experts is None
+        else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
+        at_experts_reduced=np.ceil(backward.at_expert_reduction),
+        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not None else (),
+    )
+
+
+def _whole(moments: list[Moment]) -> tuple[Moment, ...]:
+    return tuple(Moment(name, np.ceil(activations), np.ceil(gradients)) for name, activations, gradients in moments)
+
+
+def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tuple[Unit, Unit | None]:
+    """Return a layer's weights, and its experts where they are a unit of their own."""
+    job = asked.job
+    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
+    shard, widening = held.gradient_bytes, reduce_bytes / job.states.gradient
+    whole = Unit(
+        weights=np.ceil(size * held.elements + held.frozen_bytes),
+        buffer=gathered_into(asked, size * held.padded + held.frozen_bytes),
+        gradients=np.ceil(size * held.elements),
+        reduced=np.ceil(reduce_bytes * held.padded),
+        output=np.ceil(shard * widening),
+        shard=np.ceil(shard),
+        last_gradient=some(np.where(is_divided(asked), size * held.last_weight, 0.0)),
+        last_summed=some(np.where(is_divided(asked), reduce_bytes * held.last_weight, 0.0)),
+    )
+    if not expert_units.any():
+        return whole, None
+
+    # The ranks that hold the same experts divide them.
+    has_copies = shard_ranks(asked.layouts, job) > asked.layouts.expert_parallel
+
+    def apart(amount: FloatArray) -> FloatArray:
+        return np.where(expert_units, np.ceil(amount), 0.0)
+
+    experts = Unit(
+        weights=apart(size * held.experts),
+        buffer=np.where(has_copies, apart(size * held.experts_padded), 0.0),
+        gradients=apart(size * held.experts),
+        reduced=apart(reduce_bytes * held.experts_padded),
+        output=apart(held.expert_gradient_bytes * widening),
+        shard=apart(held.expert_gradient_bytes),
+        last_gradient=np.where(has_copies, apart(size * held.last_experts), 0.0),
+        last_summed=np.where(has_copies, apart(reduce_bytes * held.last_experts), 0.0),
+    )
+    rest = Unit(
+        weights=whole.weights - experts.weights,
+        buffer=gathered_into(asked, size * held.padded + held.frozen_bytes - apart(size * held.experts_padded)),
+        gradients=whole.gradients - experts.gradients,
+        reduced=whole.reduced - experts.reduced,
+        output=whole.output - experts.output,
+        shard=whole.shard - experts.shard,
+        last_gradient=whole.last_gradient,
+        last_summed=whole.last_summed,
+    )
+    return rest, experts
+
+
+def is_divided(asked: Question) -> BoolArray:
+    """Return where several ranks divide the weights, and FSDP2 gathers into buffers and reduces from them.
+
+    One rank copies its weights from where they lie (torch, distributed/fsdp/_fully_shard/_fsdp_param_group.py,
+    `wait_for_unshard`).
+    """
+    if not asked.job.profile.weights.gather_copies:
+        return np.ones(1, dtype=bool)
+    return shard_ranks(asked.layouts, asked.job) > 1
+
+
+def gathered_into(asked: Question, amount: FloatArray) -> FloatArray:
+    """Return the buffer that weights of so many bytes are gathered into."""
+    return np.where(is_divided(asked), np.ceil(amount), 0.0)
+
+
+def _moments(
+    asked: Question,
+    held: LayerHoldings,
+    own: LayerActivity,
+    recomputed: BoolArray,
+    expert_units: BoolArray,
+    gradient_bytes: FloatArray | None,
+) -> list[Moment]:
+    """Return the moments of a layer's backward pass at which most can be held, the last matrix first.
+
+    At its last matrix all its tensors are live, gradients that meet and one matrix's
+    gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of
+    them and, where a unit's gradients are reduced together, those of all matrices behind: the worse for wide layers and
+    few tokens. A mixture has two more: its outputs' gradient is scattered before any matrix has one, and at the
+    experts' first product theirs all have.
+    """
+    job, layer = asked.job, own.backward
+    kernels, size = job.profile.kernels, job.precision.compute_bytes
+    if job.profile.is_textbook:
+        return [Moment("layer", layer.working_set + layer.transient + held.dequantized_bytes, NO_BYTES)]
+    is_mixture = bool(job.model.experts_per_token)
+    combined = np.maximum(layer.at_combine, layer.at_recomputed_combine)
+    if is_mixture and are_grouped(kernels):
+        # Their kernels add weight gradients up where they accumulate; nothing is gathered.
+        last = _at_last_matrix(asked, held, own, recomputed)
+        return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES)]
+    fresh = size * np.maximum(held.last_matrix, held.last_experts)
+    moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
+    if gradient_bytes is None:
+        return moments
+    behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
+
+    def of_one_unit(amount: FloatArray) -> FloatArray:
+        return np.where(expert_units, 0.0, amount) if expert_units.any() else amount
+
+    if job.precision.compute_format == FP8:
+        # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
+        cast, last = kernels.fp8_cast_bytes * held.last_matrix, gradient_bytes * held.last_matrix
+        # Its input, for its own gradient; the input's gradient is done.
+        widest = (layer.last_matmul_gradients - asked.active.p2p_message) * (kernels.fp8_cast_bytes / size)
+        moments += [
+            Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
+            Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
+            Moment(
+                "first matrix cast",
+                layer.at_second_norm + cast,
+                np.maximum(behind - last, 0.0),
+            ),
+        ]
+    if is_mixture and job.method == "full":
+        moments += [
+            Moment("outputs' gradient", combined, NO_BYTES),
+            Moment("experts' first product", layer.at_expert_matmuls, gradient_bytes * held.experts),
+        ]
+    if kernels.works_in_place:
+        moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
+    return [
+        *moments,
+        Moment("second norm", of_one_unit(layer.at_second_norm), of_one_unit(behind)),
+        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(behind_attention)),
+        Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
+    ]
+
+
+def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray) -> FloatArray:
+    """Return what is alive of a layer at its last matrix.
+
+    Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
+    is there before they meet: as its input's gradient is made, or, where the layer is recomputed, at the end of its
+    second run, which holds the residual and its gradient, the output, and for an adapter the scaled gradient.
+    """
+    layer, job, message = own.backward, asked.job, asked.active.p2p_message
+    if job.method != "qlora":
+        return np.maximum(layer.at_last_matmul + held.dequantized_bytes, _at_adapter_cast(asked, layer, recomputed))
+    second_run = np.where(recomputed, RECOMPUTED_BESIDE_UNPACKED * message, 0.0)
+    unpacked = held.dequantized_bytes + np.maximum(layer.last_matmul_gradients, second_run)
+    result: FloatArray = layer.working_set + np.maximum(layer.transient, unpacked)
+    return result
+
+
+def _at_adapter_cast(asked: Question, layer: LayerBackward, recomputed: BoolArray) -> FloatArray:
+    """Return what is alive as the last adapter's input is cast: in the layer's only run, or in its second one.
+
+    The first one is in the forward pass, which holds the embedding's output and the layer's input besides; what it
+    saves has mostly left for the host where activations wait there.
+    """
+    if not layer.at_adapter_cast.any():
+        return NO_BYTES
+    kernels, message = asked.job.profile.kernels, asked.active.p2p_message
+    first_run = layer.at_adapter_cast + (1.0 + kernels.norm_keeps_fp32) * message
+    first_run = np.where(asked.layouts.activation_offload, 0.0, first_run)
+    result: FloatArray = np.where(recomputed, layer.at_adapter_cast, first_run)
+    return result
+
+
+def _runs_experts_again(asked: Question) -> BoolArray:
+    """Return where a second run of a layer ends with its experts' buffer still there.
+
+    They are gathered as in a forward pass, and their buffer is let go of as that ends (torch,
+    distributed/fsdp/_fully_shard/_fsdp_state.py, `_post_forward`). One rank alone gathers nothing; without shared
+    experts the gradient meets the experts' own hook first.
+    """
+    layouts = asked.layouts
+    has_shared = any(op.name.startswith(SHARED) for part in asked.job.layers for op in part.block.operations)
+    is_shared = layouts.shard_group > layouts.expert_parallel
+    runs_again: BoolArray = np.bool_(has_shared) & (layouts.recompute != NONE) & is_shared
+    return runs_again
+
+
+def _beside_reduced_experts(asked: Question, held: LayerHoldings, layer: LayerBackward) -> list[Moment]:
+    """Return the moments of the rest of a layer while its experts, whose weights are gone, are reduced."""
+    size = asked.job.precision.compute_bytes
+    behind = size * (held.behind_attention - held.experts)
+    dense = size * (held.elements - held.experts)
+    return [
+        Moment("attention beside reduced experts", layer.attention_gradients, behind),
+        Moment("first norm beside reduced experts", layer.at_input_norm, dense),
+    ]

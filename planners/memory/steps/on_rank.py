@@ -1,0 +1,130 @@
+"""What a program adds up of one layer: whole bytes of one rank, for every layout at once.
+
+An array varies along the axes of the layouts, and along one of stages before them where it differs between those.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+
+NO_BYTES: FloatArray = np.zeros(())
+# Which layouts something holds for: all of them, none, or those for which an array has 1 and not 0.
+Mask: TypeAlias = FloatArray | bool
+
+
+def mask_of(holds: BoolArray) -> Mask:
+    """Return which layouts something holds for, without an array where it is all or none."""
+    if holds.all():
+        return True
+    return holds.astype(np.float64) if holds.any() else False
+
+
+def opposite(mask: Mask) -> Mask:
+    """Return the layouts that something does not hold for."""
+    return not mask if isinstance(mask, bool) else 1.0 - mask
+
+
+def either(*masks: Mask) -> Mask:
+    """Return the layouts that at least one of these holds for."""
+    if any(mask is True for mask in masks):
+        return True
+    arrays = [mask for mask in masks if not isinstance(mask, bool)]
+    return functools.reduce(np.maximum, arrays) if arrays else False
+
+
+def some(amount: FloatArray) -> FloatArray:
+    """Return an amount, `NO_BYTES` where it is nothing for every layout."""
+    return amount if amount.any() else NO_BYTES
+
+
+def only(mask: Mask, amount: FloatArray) -> FloatArray:
+    """Return an amount where it is held, and nothing elsewhere."""
+    if amount is NO_BYTES or isinstance(mask, bool):
+        return amount if mask is not False else NO_BYTES
+    return amount * mask
+
+
+def without(amount: FloatArray, part: FloatArray) -> FloatArray:
+    """Return an amount without a part of it, at least nothing."""
+    if part is NO_BYTES:
+        return amount
+    left: FloatArray = np.maximum(amount - part, 0.0)
+    return left
+
+
+class Moment(NamedTuple):
+    """What a layer holds at one moment of its own backward pass: activations, and gradients before their reduction."""
+
+    name: str
+    activations: FloatArray
+    gradients: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Unit:
+    """Weights that are gathered and reduced together.
+
+    `weights` are whole, in the compute precision, and `buffer` is what they are gathered into. `gradients` are whole
+    too; they are reduced in a buffer of `reduced` bytes into an `output`, which is the rank's `shard` of them or is
+    cast to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width.
+    """
+
+    weights: FloatArray
+    buffer: FloatArray
+    gradients: FloatArray
+    reduced: FloatArray
+    output: FloatArray
+    shard: FloatArray
+    last_gradient: FloatArray
+    last_summed: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerOnRank:
+    """One layer of a kind.
+
+    - `unit` are its weights, without `experts` where those are a unit of their own: `has_expert_unit`, None if nowhere;
+    - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
+      as its experts are gathered;
+    - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
+    - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
+    - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
+      them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
+      `beside_reduction`.
+    """
+
+    unit: Unit
+    experts: Unit | None
+    has_expert_unit: Mask
+    is_recomputed: Mask
+    kept: FloatArray
+    kept_before_experts: FloatArray
+    beside_moments: FloatArray
+    moments: tuple[Moment, ...]
+    beside_return: FloatArray
+    at_experts: FloatArray
+    at_experts_again: FloatArray
+    experts_gathered_again: FloatArray
+    at_experts_reduced: FloatArray
+    beside_reduction: tuple[Moment, ...]
+
+    @property
+    def buffers(self) -> tuple[FloatArray, FloatArray]:
+        """Return what it is gathered into, and what its experts are."""
+        return self.unit.buffer, NO_BYTES if self.experts is None else self.experts.buffer
+
+    @property
+    def copies(self) -> FloatArray:
+        """Return its learning weights in the compute precision, as autocast copies them."""
+        return self.unit.gradients
+
+    @property
+    def gradients(self) -> FloatArray:
+        """Return its gradients as the rank keeps them."""
+        return self.unit.shard

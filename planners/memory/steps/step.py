@@ -1,0 +1,232 @@
+"""The step that a program writes down: what it takes, lets go of, and holds at most.
+
+A program is a function that allocates and releases as the stack's own code does, and goes through the layers of a
+stage. It runs once for all layouts: a size is an array over them, and what only some of them do stands under `where`.
+The running sum of its events is what is held, and the peak the largest of them. Every layout's peak needs no list of
+events; one layout's account is the list (`record.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
+from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, without
+
+ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
+# Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
+# that most sums are over a few of a grid's axes.
+WORK = frozenset({"activations", "logits"})
+FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
+LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
+
+
+NOWHERE: FloatArray = np.zeros(())
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A piece of memory from when it is taken until it is let go of; `amount` is what is left of it.
+
+    `within` are the layouts that it was taken in, 1 in them and 0 elsewhere; None for all.
+    """
+
+    item: str
+    name: str
+    amount: FloatArray
+    within: FloatArray | None = None
+
+
+class Step:
+    """Adds up what is held of many layouts at once, and remembers the most.
+
+    Sums of `WORK` and of all else are apart: the most of one is looked for while the other stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self.phase = FORWARD
+        self._sums: list[FloatArray] = [NO_BYTES, NO_BYTES]
+        # The most of either sum before it last fell, since the other one changed; and the most of both.
+        self._highest: list[FloatArray | None] = [None, None]
+        self._most = NO_BYTES
+        self._last_changed = 0
+        self._has_grown = False
+        self._is_quiet = False
+        # 1 in the layouts in which things happen and 0 elsewhere; None for all.
+        self._within: FloatArray | None = None
+        self._carried: list[Held] = []
+
+    @property
+    def peak(self) -> FloatArray:
+        """Return the most bytes that were ever held."""
+        self._fold()
+        return self._most
+
+    def take(self, item: str, name: str, amount: FloatArray) -> Held:
+        """Allocate a piece."""
+        held = Held(item, name, self._here(amount), self._within)
+        self._change(held, held.amount)
+        return held
+
+    def carry(self, item: str, name: str) -> Held:
+        """Return a piece, nothing as yet, that is handed from layer to layer, or grows with every one."""
+        held = Held(item, name, NO_BYTES)
+        self._carried.append(held)
+        return held
+
+    def drop(self, *pieces: Held | None) -> None:
+        """Let go of pieces."""
+        for held in pieces:
+            if held is not None and held.amount is not NO_BYTES and self._within is not NOWHERE:
+                if self._within is held.within or self._within is None:
+                    let_go, held.amount = held.amount, NO_BYTES
+                else:
+                    let_go = self._here(held.amount)
+                    held.amount = held.amount - let_go
+                self._change(held, -let_go, falls=True)
+
+    def grow(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much larger."""
+        more = self._here(amount)
+        if more is not NO_BYTES:
+            held.amount = held.amount + more
+            self._change(held, more)
+
+    def shrink(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become so much smaller."""
+        less = self._here(amount)
+        if less is not NO_BYTES:
+            held.amount = held.amount - less
+            self._change(held, -less, falls=True)
+
+    def leave(self, *pieces: Held) -> None:
+        """Leave pieces behind when the step is over; a recorded step asks for all others (`record.py`)."""
+
+    def hand_over(self, source: Held, target: Held) -> None:
+        """Let one piece be called by another's name from now on, which was let go of."""
+        handed = self._here(source.amount)
+        if handed is NO_BYTES:
+            return
+        is_all = self._within is None or self._within is source.within
+        target.amount = handed if target.amount is NO_BYTES else target.amount + handed
+        source.amount = NO_BYTES if is_all else source.amount - handed
+
+    def resize(self, held: Held, amount: FloatArray) -> None:
+        """Let a piece become as large as this, in one event."""
+        if amount is held.amount or self._within is NOWHERE:
+            return
+        more = self._here(amount - held.amount)
+        held.amount = held.amount + more
+        self._change(held, more, falls=True)
+
+    @contextmanager
+    def where(self, mask: Mask) -> Iterator[None]:
+        """Let what happens meanwhile happen in these layouts alone."""
+        outer = self._within
+        if mask is False or outer is NOWHERE:
+            self._within = NOWHERE
+        elif mask is not True:
+            self._within = mask if outer is None else outer * mask
+        yield
+        self._within = outer
+
+    @contextmanager
+    def quiet(self, is_quiet: bool = True) -> Iterator[None]:
+        """Do not look for the most meanwhile: the program knows that more is held before or after."""
+        if is_quiet:
+            self._fold()
+        outer, self._is_quiet = self._is_quiet, self._is_quiet or is_quiet
+        yield
+        self._is_quiet = outer
+        if is_quiet:
+            self._has_grown, self._highest = True, [None, None]
+
+    def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
+        """Yield layers, lowest first or last; what happens meanwhile happens for each that one stands for."""
+        for run, part, group in layers.every(downwards=downwards):
+            with self.where(run.present(part)):
+                if part is Part.MIDDLE:
+                    yield from self._each_between(group, run.count)
+                else:
+                    yield from group
+
+    def moments(self, moments: Sequence[Moment], *, unsaved: FloatArray = NO_BYTES) -> None:
+        """Hold one after the other what a layer holds at each of some moments, `unsaved` less of its activations."""
+        most = without(moments[0].activations, unsaved) + moments[0].gradients
+        for moment in moments[1:]:
+            most = np.maximum(most, without(moment.activations, unsaved) + moment.gradients)
+        self.drop(self.take("activations", "layer at work", most))
+
+    def _each_between(self, group: Sequence[Layer], count: IntArray) -> Iterator[Layer]:
+        """Yield the layers of one group, and let what they did be done for all groups between the ends.
+
+        Every group does the same, so that after each the sum is larger by as much, and the most was held in the first
+        or in the last of them.
+        """
+        self._fold()
+        before, outer, self._most = list(self._sums), self._most, NO_BYTES
+        self._has_grown = not self._is_quiet
+        carried = [held.amount for held in self._carried]
+        yield from group
+        self._fold()
+        more = np.maximum(count - Part.MIDDLE, 0)
+        added = [more * (now - then) for now, then in zip(self._sums, before, strict=True)]
+        if self._is_quiet:
+            self._most = outer
+        else:
+            within = np.maximum(self._most, self._most + (added[0] + added[1]))
+            self._most = np.maximum(outer, within)
+        self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
+        self._has_grown = False
+        for held, amount in zip(self._carried, carried, strict=True):
+            if held.amount is not amount:
+                held.amount = held.amount + more * (held.amount - amount)
+
+    def _here(self, amount: FloatArray) -> FloatArray:
+        if self._within is None or amount is NO_BYTES:
+            return amount
+        return NO_BYTES if self._within is NOWHERE else amount * self._within
+
+    def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:
+        """Add a change to the sum that it belongs to; one that `falls` may be below nothing."""
+        if amount is NO_BYTES:
+            return
+        place = held.item in WORK
+        if self._is_quiet:
+            self._sums[place] = self._sums[place] + amount
+            return
+        if place != self._last_changed:
+            self._fold()
+            self._last_changed = place
+        elif falls and self._has_grown:
+            self._raise_highest()
+        self._sums[place] = self._sums[place] + amount
+        self._has_grown = True
+
+    def _raise_highest(self) -> None:
+        place = self._last_changed
+        highest, now = self._highest[place], self._sums[place]
+        self._highest[place] = now if highest is None else np.maximum(highest, now)
+        self._has_grown = False
+
+    def _fold(self) -> None:
+        """Remember the most that was held since the sum that last stood still did so."""
+        if self._is_quiet:
+            return
+        if self._has_grown:
+            self._raise_highest()
+        place = self._last_changed
+        highest = self._highest[place]
+        if highest is None:
+            return
+        total = highest + self._sums[not place]
+        if self._most.shape == total.shape and total.shape:
+            np.maximum(self._most, total, out=self._most)
+        else:
+            self._most = np.maximum(self._most, total)
+        self._highest = [None, None]

@@ -1,0 +1,65 @@
+"""What lies on a rank before the first pass and after the last, of a small Llama."""
+
+from dataclasses import replace
+
+import pytest
+
+from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
+from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.step import UPDATE
+from tests.planners.factories import small_llama
+from tests.planners.training_cases import asked, asked_of, events, held
+
+# Four layers of 36,992, twice 1,000 x 64 and a norm of 64; AdamW counts its steps in 4 bytes for each of 4 x 9 + 3.
+PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
+STEP_COUNTERS = 39 * 4
+
+
+def question(framework="fsdp2", **changes):
+    return asked(framework, model=small_llama(), sequence_length=32, **changes)
+
+
+def begun(framework="fsdp2", **changes):
+    """Return what is held before the first pass, but for what the passes need."""
+    found = events(framework, model=small_llama(), sequence_length=32, **changes)
+    place = next(place for place, event in enumerate(found) if event.name == "workspaces and tables")
+    return found[place - 1]
+
+
+def test_the_first_forward_pass_begins_with_the_states_alone():
+    # FSDP2 keeps weights and both moments in fp32 and lets the gradients go: 4 + 4 + 4 bytes.
+    assert begun().total == 12 * PARAMETERS + STEP_COUNTERS
+
+
+def test_later_micro_batches_begin_beside_the_gradients():
+    assert begun(global_batch_size=2).total == 16 * PARAMETERS + STEP_COUNTERS
+
+
+@pytest.mark.parametrize("framework", ["reference", "fsdp2", "ddp", "accelerate", "megatron"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_an_update_finds_the_states_and_all_gradients_and_no_work(framework, batch):
+    found = events(framework, model=small_llama(), sequence_length=32, global_batch_size=batch)
+    gradients = at_stage(at_rest(question(framework), keeps_gradients=[True]), 0, 0).all_gradients
+    assert (held(found[-1], "activations"), held(found[-1], "logits")) == (0, 0)
+    assert held(found[-1], "gradients") == gradients
+
+
+def test_what_an_update_makes_is_gone_when_it_is_over():
+    rest = at_stage(at_rest(question("accelerate"), keeps_gradients=[True]), 0, 0)
+    step = RecordedStep()
+    lasting = begin(step, rest)
+    step.drop(lasting.passes)
+    before = step.events[-1].total
+    update(step, rest)
+    step.close()
+    made = [event for event in step.events if event.phase == UPDATE]
+    assert sum(event.change for event in made) == 0
+    assert step.events[-1].total == before
+
+
+@pytest.mark.parametrize(("schedule", "is_more"), [("1f1b", False), ("gpipe", True)])
+def test_under_gpipe_a_waiting_micro_batch_is_through_the_loss(schedule, is_more):
+    layout = {"pipeline_parallel": 2, "zero_stage": 3}
+    found = question(layout=layout, global_batch_size=4)
+    found = asked_of(found.layouts, replace(found.job, pipeline_schedule=schedule))
+    assert (waiting_micro_batch(found)[-1].max() > found.active.stage[-1].max() + 1) == is_more

@@ -1,0 +1,90 @@
+"""Loading, evaluations and forward passes of models beside the policy."""
+
+import pytest
+
+from plimsoll.planners.memory.programs.outside_steps import hold, instants_of
+from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.step import COMPANION_FORWARD, EVALUATION, LOADING
+from plimsoll.planners.questions import Companion, Evaluation
+from tests.planners.factories import small_llama
+from tests.planners.training_cases import asked, events
+
+# Four layers of 36,992 parameters, twice 1,000 x 64 and a norm of 64; one more word is predicted than of 32 tokens.
+LAYER, ROOT = 36_992, 128_064
+PARAMETERS = 4 * LAYER + ROOT
+TOKENS, WORDS = 32, 1000
+REFERENCE = Companion(role="reference")
+VALUE = Companion(role="value", trainable=True)
+
+
+def question(zero_stage=0, framework="accelerate", **changes):
+    return asked(
+        framework,
+        model=small_llama(),
+        gpus=2,
+        sequence_length=TOKENS,
+        global_batch_size=16,
+        layout={"data_parallel": 2, "zero_stage": zero_stage},
+        **changes,
+    )
+
+
+def instants(phase, zero_stage=0, **changes):
+    return [each for each in instants_of(question(zero_stage, **changes)) if each.phase == phase]
+
+
+@pytest.mark.parametrize(("role", "size"), [("reference", 4 + 2 + 4), ("reward", 4)])
+def test_the_references_logits_stand_beside_the_policys_and_a_reward_model_has_none(role, size):
+    # 32 tokens x 1000 entries: the policy's in fp32, the reference's in bf16 and fp32.
+    (forward,) = instants(COMPANION_FORWARD, companions=(Companion(role=role),))
+    assert forward.logits.max() == TOKENS * WORDS * size
+
+
+def test_a_sharded_reference_is_gathered_two_layers_and_the_root_at_a_time():
+    (forward,) = instants(COMPANION_FORWARD, 3, companions=(REFERENCE,))
+    assert forward.communication.max() == 2 * (ROOT + 2 * LAYER)
+
+
+def test_a_companion_s_forward_pass_finds_all_that_the_policy_keeps():
+    active = question(companions=(REFERENCE,)).active
+    (forward,) = instants(COMPANION_FORWARD, companions=(REFERENCE,))
+    assert forward.activations.max() >= (active.stage + active.head).max()
+
+
+def test_one_backward_pass_begins_with_all_that_both_keep():
+    active = question(companions=(VALUE,)).active
+    (forward,) = instants(COMPANION_FORWARD, companions=(VALUE,))
+    # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
+    assert forward.activations.max() == 2 * (active.stage + active.head).max() + active.backward.transient.max()
+
+
+def test_an_evaluation_keeps_no_gradient_and_no_layer_but_one():
+    layer, loss = instants(EVALUATION, evaluation=Evaluation(batch_size=1))
+    assert layer.gradients.max() == loss.gradients.max() == 0
+    assert layer.activations.max() < question().active.stage.max()
+
+
+def test_kept_predictions_are_every_rank_s_logits_in_fp32():
+    kept = Evaluation(keeps_logits=True, accumulation_steps=3, batch_size=1, samples=100)
+    layer, _ = instants(EVALUATION, evaluation=kept)
+    assert layer.logits.max() == 3 * 2 * TOKENS * WORDS * 4
+
+
+@pytest.mark.parametrize(("zero_stage", "gathered"), [(3, 2 * (ROOT + 2 * LAYER)), (2, 2 * PARAMETERS)])
+def test_an_evaluation_gathers_as_the_step_does(zero_stage, gathered):
+    layer, _ = instants(EVALUATION, zero_stage, evaluation=Evaluation())
+    assert layer.communication.max() == gathered
+
+
+def test_each_instant_is_held_and_let_go_of():
+    step = RecordedStep()
+    hold(step, at_stage(instants_of(question(companions=(REFERENCE,), evaluation=Evaluation())), 0, 0))
+    step.close()
+    assert step.events[-1].total == 0
+    totals = {phase: max(e.total for e in step.events if e.phase == phase) for phase in (EVALUATION, COMPANION_FORWARD)}
+    assert totals[COMPANION_FORWARD] == instants(COMPANION_FORWARD, companions=(REFERENCE,))[0].total.max()
+
+
+def test_a_job_without_any_has_no_event_outside_its_step():
+    phases = {event.phase for event in events("fsdp2", model=small_llama(), sequence_length=TOKENS)}
+    assert phases.isdisjoint({LOADING, EVALUATION, COMPANION_FORWARD})

@@ -1,0 +1,93 @@
+"""DistributedDataParallel's step of a small Llama over two ranks: four layers, 32 tokens, 1,000 words."""
+
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
+from tests.planners.factories import small_llama
+from tests.planners.training_cases import events, held, taken
+
+LAYERS, LAYER, TABLE, NORM = 4, 36_992, 64_000, 64
+PARAMETERS = LAYERS * LAYER + 2 * TABLE + NORM
+TOKENS, WORDS = 32, 1000
+
+
+def step(framework="ddp", *, batch=2, layout=None, training=None, **changes):
+    return events(
+        framework,
+        model=small_llama(**changes),
+        sequence_length=TOKENS,
+        global_batch_size=batch,
+        gpus=2,
+        layout={"data_parallel": 2, **(layout or {})},
+        **(training or {}),
+    )
+
+
+def test_buckets_hold_a_second_copy_of_all_gradients_for_good():
+    found = step()
+    assert held(taken(found, "buckets"), "communication") == 4 * PARAMETERS
+    assert held(found[-1], "communication") == 4 * PARAMETERS
+
+
+def test_one_rank_alone_has_no_buckets():
+    assert "buckets" not in {event.name for event in step(batch=1, layout={"data_parallel": 1})}
+
+
+def test_autocast_copies_every_weight_once_until_its_layer_is_differentiated():
+    found = step()
+    copies = [event for event in found if event.name == "copies of weights"]
+    assert held(copies[LAYERS], "parameters") == 4 * PARAMETERS + 2 * (LAYERS * LAYER + TABLE)
+    assert [event.layer for event in copies if event.change < 0] == [None, 3, 2, 1, 0]
+    assert held(found[-1], "parameters") == 4 * PARAMETERS
+
+
+def test_recomputed_layers_lose_their_copies_with_the_forward_pass_and_make_them_again():
+    copies = [event for event in step(layout={"recompute": 2}) if event.name == "copies of weights"]
+    forward = [event.layer for event in copies if event.phase == FORWARD and event.change < 0]
+    assert forward == [0, 1, 2, 3]
+    assert max(held(event, "parameters") for event in copies if event.phase == BACKWARD) <= 4 * PARAMETERS + 2 * TABLE
+
+
+def test_weights_in_16_bits_are_not_copied():
+    found = step("accelerate", layout={"zero_stage": 0}, training={"precision": "bf16"})
+    assert "copies of weights" not in {event.name for event in found}
+
+
+def test_the_head_s_gradient_is_made_in_16_bits_and_then_in_fp32():
+    head = taken(step(), "head's gradient")
+    assert held(head, "gradients") == (2 + 4) * TABLE
+
+
+def test_every_layer_adds_its_gradients_to_those_above():
+    found = step()
+    assert [held(e, "gradients") for e in found if e.name == "gradients"] == [
+        4 * (TABLE + layers * LAYER) for layers in (1, 2, 3, 4)
+    ]
+    assert held(found[-1], "gradients") == 4 * PARAMETERS
+
+
+def test_later_micro_batches_find_all_gradients_and_let_go_of_their_own():
+    found = step(batch=4)
+    assert held(taken(found, "gradients of the micro-batches before"), "gradients") == 4 * PARAMETERS
+    # The embedding's own beside all others.
+    assert held(taken(found, "embedding's gradient"), "gradients") == 4 * PARAMETERS + 4 * (TABLE + NORM)
+    assert held(found[-1], "gradients") == 4 * PARAMETERS
+
+
+def test_a_tied_table_has_both_gradients_until_the_pass_is_over():
+    found = step(tie_word_embeddings=True)
+    meeting = taken(found, "embedding's gradient")
+    # All whole gradients, and the table once more.
+    assert held(meeting, "gradients") == 4 * (LAYERS * LAYER + TABLE + NORM) + 4 * TABLE
+    assert held(found[-1], "gradients") == 4 * (LAYERS * LAYER + TABLE + NORM)
+
+
+def test_a_frozen_table_has_no_such_moment():
+    found = step("ddp", tie_word_embeddings=True, training={"method": "lora"})
+    assert "head's gradient" not in {event.name for event in found}
+
+
+def test_what_the_lowest_layer_need_not_keep_behind_a_frozen_embedding_is_missing_in_both_passes():
+    found = step("ddp", training={"method": "lora"})
+    kept = {event.layer: event.change for event in found if event.name == "kept by the layer" and event.change > 0}
+    assert kept[0] < kept[1] == kept[2] == kept[3]
+    upper, lowest = (next(e for e in found if (e.name, e.layer) == ("last matrix", layer)) for layer in (1, 0))
+    assert upper.change - lowest.change == kept[1] - kept[0]

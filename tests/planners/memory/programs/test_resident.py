@@ -1,0 +1,79 @@
+"""Megatron's step of a small Llama: 64 features, 1,000 words, layers of 36,992 parameters."""
+
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
+from tests.planners.factories import small_llama
+from tests.planners.training_cases import events, held, memory, taken
+
+# Megatron makes 1,024 words of 1,000.
+TOKENS, LAYER, TABLE = 32, 36_992, 1024 * 64
+PARAMETERS = 4 * LAYER + 2 * TABLE + 64
+MESSAGE = 2 * 64 * TOKENS
+
+
+def step(framework="megatron", *, stage=0, layout=None, batch=None, **changes):
+    size = {} if batch is None else {"global_batch_size": batch}
+    return events(framework, stage=stage, model=small_llama(), sequence_length=TOKENS, layout=layout, **size, **changes)
+
+
+def pipeline(batch, *, stage, **layout):
+    return step(stage=stage, layout={"pipeline_parallel": 2, "zero_stage": 1, **layout}, batch=batch)
+
+
+def test_whole_gradients_are_there_throughout():
+    found = step()
+    begun = next(place for place, event in enumerate(found) if event.item == "gradients")
+    assert min(held(event, "gradients") for event in found[begun:]) == 4 * PARAMETERS
+    assert held(found[-1], "gradients") == 4 * PARAMETERS
+
+
+def test_layers_keep_their_tensors_until_they_are_differentiated_from_the_top():
+    kept = [(event.phase, event.layer, event.change > 0) for event in step() if event.name == "kept by the layer"]
+    up, down = kept[:4], kept[4:]
+    assert up == [(FORWARD, layer, True) for layer in range(4)]
+    assert down == [(BACKWARD, layer, False) for layer in (3, 2, 1, 0)]
+
+
+def test_the_embedding_s_gradient_comes_last_beside_the_stream_s_alone():
+    last = taken(step(), "embedding's gradient")
+    # In 16 bits, before it is added to the main gradient in fp32.
+    assert held(last, "gradients") == 4 * PARAMETERS + 2 * TABLE
+    at_rest = next(event for event in step() if event.name == "workspaces and tables")
+    assert held(last, "activations") == held(at_rest, "activations") + MESSAGE
+
+
+def test_one_micro_batch_in_flight_waits_for_none():
+    assert "micro-batches that wait" not in {event.name for event in pipeline(8, stage=1)}
+
+
+def test_the_first_of_two_stages_has_a_second_micro_batch_in_flight():
+    first = pipeline(8, stage=0)
+    waiting = taken(first, "micro-batches that wait").change
+    # As much as this micro-batch's two layers keep.
+    assert waiting == sum(event.change for event in first if event.name == "kept by the layer" and event.change > 0)
+
+
+def test_no_more_micro_batches_wait_than_there_are():
+    assert "micro-batches that wait" not in {event.name for event in pipeline(1, stage=0)}
+
+
+def test_the_next_stage_s_gradient_is_held_beside_every_layer_but_the_highest():
+    first = pipeline(8, stage=0)
+    (event,) = (event for event in first if event.name == "gradient of the next stage" and event.change > 0)
+    assert (event.layer, event.change) == (1, MESSAGE)
+    assert [event.change for event in first if event.name == "gradient of the next stage"] == [MESSAGE, -MESSAGE]
+
+
+def test_the_head_s_stage_receives_none():
+    assert "gradient of the next stage" not in {event.name for event in pipeline(8, stage=1)}
+
+
+def test_logits_and_what_the_head_keeps_are_gone_as_the_top_layer_begins():
+    found = step("reference")
+    top = next(event for event in found if (event.phase, event.layer) == (BACKWARD, 3))
+    assert held(taken(found, "logits"), "logits") > 0
+    assert held(top, "logits") == 0
+
+
+def test_the_peak_of_the_account_is_the_largest_event():
+    planned = memory("megatron", model=small_llama(), sequence_length=TOKENS)
+    assert planned.allocated_bytes == max(event.total for event in step())
