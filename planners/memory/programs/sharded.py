@@ -35,7 +35,7 @@ class ShardedStage:
     """Whole bytes of one rank of a stage.
 
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
-      head, None where they are not one of their own. `gathers_first_again`: the forward pass's end lets go of it.
+      head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit.
     - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
       sums that it makes meanwhile; `later` the passes of later ones.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
@@ -55,7 +55,7 @@ class ShardedStage:
     gathering: Gathering
     first: Unit
     head: Unit | None
-    gathers_first_again: bool
+    loss_inside_root: bool
     closes_before_loss: bool
     others: FloatArray
     later: tuple[LaterPass, ...]
@@ -190,15 +190,13 @@ class _Passes:
         step, stage, units = self.step, self.stage, self.units
         step.phase = BACKWARD
         step.shrink(self.stream, stage.loss_lets_go)
-        if stage.gathers_first_again:
-            units.close_forward(self.whole["first"])
-            units.gather_ahead(stage.first.buffer)
-            units.open_backward(stage.first, self.whole["first"])
+        if stage.loss_inside_root:
+            units.open_root_again(stage.first, self.whole["first"])
             units.gather_ahead(*stage.layers.highest_buffers())
         if has_loss:
             step.resize(self.logits, stage.logits)
             step.resize(self.logits, stage.logits_gradient)
-        if not stage.gathers_first_again:
+        if not stage.loss_inside_root:
             units.gather_ahead(*stage.layers.highest_buffers())
         head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
         step.grow(self.gradient, stage.message)

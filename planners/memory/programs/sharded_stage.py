@@ -57,7 +57,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         gathering=gathering,
         first=first,
         head=head,
-        gathers_first_again=traffic.gather_copies and not traffic.vocabulary_units and job.profile.loss.inside_model,
+        loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
         closes_before_loss=traffic.vocabulary_units,
         others=some(others),
         later=_later(asked, stays, others, waiting),

@@ -65,6 +65,13 @@ class Units:
             return self.open_forward(unit)
         return self._step.take("communication", "weights", unit.weights)
 
+    def open_root_again(self, unit: Unit, whole: Held) -> None:
+        """Gather it again for its backward pass, where its forward pass's end lets go of it."""
+        if self._when.copies_out:
+            self.close_forward(whole)
+            self.gather_ahead(unit.buffer)
+            self.open_backward(unit, whole)
+
     def open_forward(self, unit: Unit) -> Held:
         """Gather a unit and return its weights; the buffer of the one before is let go of."""
         step = self._step
