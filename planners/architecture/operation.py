@@ -98,7 +98,8 @@ class Operation:
     One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
     kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
     input's width (0: its result alone). An addition that `drops_out` keeps a mask of what it adds, of one byte an
-    element (planners/families/reading/own_code.py).
+    element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
+    tangent before its softmax (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.
@@ -126,6 +127,8 @@ class Operation:
     kept_tensors: int = 1
     drops_out: bool = False
     concatenates: bool = False
+    caps_scores: bool = False
+    softmax_in_fp32: bool = True
     scan: Scan | None = None
 
     def forward_flops_per_token(self, context_tokens: float) -> float:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, kept_score_bytes, save_repeated_heads
 from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes
@@ -82,6 +83,8 @@ def saved_bytes(
     their own (0: the 16-bit input). `without` names tensors that are computed again.
     """
     saved = _saved_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
+    if has_scores(attention, kernels):
+        save_repeated_heads(block, saved, element_bytes, learning)
     if autocast:
         _save_casts(block, saved, kernels, element_bytes)
     if adapter_casts:
@@ -101,6 +104,9 @@ def saved_bytes(
         statistics = heads * kernels.flash_statistic_bytes
         ring = _ring_bytes(block, kernels, element_bytes)
         return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, ring_bytes=ring)
+    if has_scores(attention, kernels):
+        own = sum(op.heads * kept_score_bytes(op, element_bytes) for op in attentions_of(block))
+        return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=float(own))
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     scores = heads * score * element_bytes / 2
     return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=scores)

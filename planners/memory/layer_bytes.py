@@ -18,6 +18,7 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
     saved_bytes,
 )
+from plimsoll.planners.memory.eager_attention import mask_bytes, returned_score_bytes
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import (
@@ -66,6 +67,8 @@ class LayerBytes:
     selective: SavedBytes
     at_second_norm: SavedBytes
     attention_gradients: SavedBytes
+    returned_score_bytes: int
+    mask_bytes: int
     at_first_matmuls: SavedBytes
     at_expert_matmuls: SavedBytes
     experts_last_product: SavedBytes | None
@@ -135,12 +138,11 @@ def _layer_bytes(
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),
         cast=replace(cast, sequence_bytes=cast.sequence_bytes + adapters_bytes),
-        again=repeated_saves(block, kernels, element_bytes=size, learning=part.learning),
+        again=repeated_saves(block, kernels, **learning),
         cast_again=repeated_saves(
             block,
             kernels,
-            element_bytes=size,
-            learning=part.learning,
+            **learning,
             autocast=part.learning is None,
             adapter_casts=casts,
         ),
@@ -149,6 +151,8 @@ def _layer_bytes(
         ),
         at_second_norm=live_at_second_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),
+        mask_bytes=mask_bytes(block, kernels, **sizes),
+        returned_score_bytes=returned_score_bytes(block, kernels, **sizes),
         at_first_matmuls=live_at_first_products(block, kernels, **learning),
         not_recomputed_bytes=not_recomputed_bytes(block, **recomputed),
         selective_input_bytes=selective_input_bytes(block, **recomputed),

@@ -18,7 +18,7 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
     saved_bytes,
 )
-from plimsoll.planners.memory.latents import INDEXER
+from plimsoll.planners.memory.eager_attention import EAGER, attentions_of, has_scores, softmax_backward_bytes
 from plimsoll.planners.stacks.records import Kernels
 
 # A norm's input and output, the gradients of it that two matrices give, and the residual's.
@@ -50,11 +50,14 @@ def live_at_attention(
 ) -> SavedBytes:
     """Return a layer's live bytes as its attention is differentiated; nothing without attention.
 
-    All that the attention saves, the gradients of its inputs and of its output, and the residual's.
+    All that the attention saves, the gradients of its inputs and of its output, and the residual's; of eager attention
+    what lives as its softmax is differentiated.
     """
     index = _attention(block)
     if index is None:
         return NOTHING_SAVED
+    if has_scores(attention, kernels):
+        return _live_at_softmax(block, index, kernels, element_bytes=element_bytes, learning=learning)
     product = block.operations[index]
     before = replace(block, operations=block.operations[: index + 1])
     saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
@@ -64,6 +67,26 @@ def live_at_attention(
         saved,
         sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
         tensor_bytes=saved.tensor_bytes + gradients,
+    )
+
+
+def _live_at_softmax(
+    block: Block, index: int, kernels: Kernels, *, element_bytes: int, learning: frozenset[str] | None
+) -> SavedBytes:
+    """Return a layer's live bytes as the softmax of eager attention is differentiated.
+
+    The product with the values has been: its operands and the output's gradient are gone, the values' gradient is
+    there. Queries and keys still wait, these as often as query heads share them, and all that comes before.
+    """
+    product = block.operations[index]
+    before = replace(block, operations=block.operations[:index])
+    saved = saved_bytes(before, kernels, attention=EAGER, element_bytes=element_bytes, learning=learning)
+    operands = element_bytes * product.heads * (2 * product.key_dim + product.value_dim)
+    return replace(
+        saved,
+        sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
+        tensor_bytes=saved.tensor_bytes + operands,
+        score_bytes=float(product.heads * softmax_backward_bytes(product, element_bytes)),
     )
 
 
@@ -134,12 +157,8 @@ def _differentiated(block: Block, learning: frozenset[str]) -> tuple[Operation, 
 
 def _attention(block: Block) -> int | None:
     """Return where the layer's attention stands, None where it has none."""
-    attentions = (
-        index
-        for index, operation in enumerate(block.operations)
-        if operation.kind is OperationKind.ATTENTION and operation.name != INDEXER
-    )
-    return next(attentions, None)
+    attentions = attentions_of(block)
+    return block.operations.index(attentions[0]) if attentions else None
 
 
 def _second_norm(block: Block) -> int | None:

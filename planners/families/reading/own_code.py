@@ -22,6 +22,7 @@ from plimsoll.planners.architecture.operation import Operation, OperationKind, R
 KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
 ACTIVATION_KEYS = ("hidden_act", "activation_function")
 LOGIT_CAP_KEY = "final_logit_softcapping"
+SCORE_CAP_KEY = "attn_logit_softcapping"
 
 Rewrite = Callable[[Operation], Operation]
 
@@ -33,8 +34,9 @@ class OwnCode:
     `activation` is that of a config that names none under `activation_keys`. `kept_of_gated` are the tensors that a
     gated activation keeps beside its other half and its result. `centres_norms`: LayerNorm is written out in fp32,
     without a bias. `has_unscaled_norms`: it is torch's, of an input cast to fp32, without weights. `logit_cap` is the
-    config class's own. `dropout_key` names the probability with which elements of a half's output are dropped, in the
-    class's default `dropout`.
+    config class's own, and `score_cap` that of attention's scores. `dropout_key` names the probability with which
+    elements of a half's output are dropped, in the class's default `dropout`; `score_dropout_key` and `score_dropout`
+    are those of scores. `softmax_in_fp32`: eager attention casts its scores up.
     """
 
     activation: str | None = None
@@ -45,6 +47,10 @@ class OwnCode:
     logit_cap: float | None = None
     dropout_key: str | None = None
     dropout: float = 0.0
+    score_cap: float | None = None
+    score_dropout_key: str = "attention_dropout"
+    score_dropout: float = 0.0
+    softmax_in_fp32: bool = True
 
 
 LIKE_LLAMA = OwnCode()
@@ -54,7 +60,13 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], code: OwnCode) ->
     """Return the model with what transformers' code of its family keeps written into its operations."""
     rewrites = [
         rewrite
-        for rewrite in (_activations(config, code), _gated_activations(code), _norms(code), _dropouts(config, code))
+        for rewrite in (
+            _activations(config, code),
+            _gated_activations(code),
+            _norms(code),
+            _dropouts(config, code),
+            _scores(config, code),
+        )
         if rewrite is not None
     ]
     cap = config.get(LOGIT_CAP_KEY, code.logit_cap)
@@ -103,6 +115,18 @@ def _dropouts(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
     if code.dropout_key is None or not config.get(code.dropout_key, code.dropout):
         return None
     return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is OperationKind.ADD else op
+
+
+def _scores(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
+    """Return what writes down how eager attention treats its scores; None where it does as Llama's."""
+    changes = {
+        "caps_scores": bool(config.get(SCORE_CAP_KEY, code.score_cap)),
+        "drops_out": bool(config.get(code.score_dropout_key, code.score_dropout)),
+        "softmax_in_fp32": code.softmax_in_fp32,
+    }
+    if changes == {"caps_scores": False, "drops_out": False, "softmax_in_fp32": True}:
+        return None
+    return lambda op: dataclasses.replace(op, **changes) if op.kind is OperationKind.ATTENTION else op
 
 
 def _capped(head: Block) -> Block:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings
@@ -77,8 +77,8 @@ def _layer(
     if is_recomputed is not None:
         recomputed = recomputed & np.bool_(is_recomputed)
     backward = own.backward
-    at_work = NOTHING if kernels.norm_keeps_fp32 or job.profile.is_textbook else own.checkpoint
-    at_work = own.checkpoint - at_work
+    keeps_input = not kernels.norm_keeps_fp32 and not job.profile.is_textbook
+    at_work = backward.mask if keeps_input else backward.mask + backward.input
     message = asked.active.p2p_message
     unit, experts = _units(asked, held, expert_units)
     kept = np.where(recomputed, own.checkpoint, own.kept)
@@ -99,13 +99,13 @@ def _layer(
         beside_moments=np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, are_gathered=are_gathered)),
         beside_return=np.ceil(returned),
-        at_experts=np.ceil(
-            np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
-        ),
+        at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
         at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
         experts_gathered_again=np.where(_runs_experts_again(asked), experts.buffer, 0.0),
         at_experts_reduced=np.ceil(backward.at_expert_reduction),
-        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not NO_UNIT else (),
+        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward, recomputed))
+        if experts is not NO_UNIT
+        else (),
     )
 
 
@@ -204,14 +204,14 @@ def _moments(
     return [
         *moments,
         Moment("second norm", of_one_unit(layer.at_second_norm), of_one_unit(behind)),
-        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(size * held.behind_attention)),
+        Moment(
+            "attention", of_one_unit(_at_attention(asked, layer, recomputed)), of_one_unit(size * held.behind_attention)
+        ),
         Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(size * held.elements)),
     ]
 
 
-def _at_last_matrix(
-    asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray
-) -> FloatArray:
+def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray) -> FloatArray:
     """Return what is alive of a layer at its last matrix.
 
     Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
@@ -224,6 +224,18 @@ def _at_last_matrix(
     second_run = np.where(recomputed, RECOMPUTED_BESIDE_UNPACKED * message, 0.0)
     unpacked = held.dequantized_bytes + np.maximum(layer.last_matmul_gradients, second_run)
     result: FloatArray = layer.working_set + np.maximum(layer.transient, unpacked)
+    return result
+
+
+def _at_attention(asked: Question, layer: LayerBackward, recomputed: BoolArray) -> FloatArray:
+    """Return what is alive of a layer at its attention, with scores that come back from the host where they wait there.
+
+    What a second run makes stays on the device.
+    """
+    if layer.returned_scores is NOTHING:
+        return layer.attention_gradients
+    comes_back = asked.layouts.activation_offload & ~recomputed
+    result: FloatArray = layer.attention_gradients + np.where(comes_back, layer.returned_scores, 0.0)
     return result
 
 
@@ -255,12 +267,14 @@ def _runs_experts_again(asked: Question) -> BoolArray:
     return np.bool_(has_shared) & (layouts.recompute != NONE) & is_shared
 
 
-def _beside_reduced_experts(asked: Question, held: LayerHoldings, layer: LayerBackward) -> list[Moment]:
+def _beside_reduced_experts(
+    asked: Question, held: LayerHoldings, layer: LayerBackward, recomputed: BoolArray
+) -> list[Moment]:
     """Return the moments of the rest of a layer while its experts, whose weights are gone, are reduced."""
     size = asked.job.precision.compute_bytes
     behind = size * (held.behind_attention - held.experts)
     dense = size * (held.elements - held.experts)
     return [
-        Moment("attention beside reduced experts", layer.attention_gradients, behind),
+        Moment("attention beside reduced experts", _at_attention(asked, layer, recomputed), behind),
         Moment("first norm beside reduced experts", layer.at_input_norm, dense),
     ]

@@ -97,3 +97,17 @@ def test_clamped_experts_keep_seven_tensors() -> None:
 def test_a_rotation_of_part_of_each_head_copies_the_attention_s_output() -> None:
     # Query and key rotated, the product of all three that the value is a view of, and the output twice; 256 twice.
     assert kept(model("gpt_neox", SIZES)).tensor_bytes == 2 * (2 + 3 + 2) * HIDDEN + 2 * 2 * INNER + STATISTICS
+
+
+def test_gpt_2_s_eager_softmax_is_in_sixteen_bits_and_drops_scores_out() -> None:
+    own = saved_bytes(model("gpt2", GPT_2).layers[0], TRANSFORMERS, attention="eager", element_bytes=2)
+    # The softmax's result, a mask of a byte and what is left, for each of four heads.
+    assert own.score_bytes == 4 * (2 + 1 + 2)
+
+
+def test_gemma_2_caps_its_scores_where_the_config_does_not_say_otherwise() -> None:
+    capped, plain = (
+        saved_bytes(model("gemma2", SIZES, **said).layers[0], TRANSFORMERS, attention="eager", element_bytes=2)
+        for said in ({}, {"attn_logit_softcapping": None})
+    )
+    assert capped.score_bytes - plain.score_bytes == 4 * 2
