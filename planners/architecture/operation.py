@@ -97,7 +97,8 @@ class Operation:
     passed features in a new tensor, whose order of heads and tokens the attention's output takes on.
     One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
     kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
-    input's width (0: its result alone). An addition that `drops_out` keeps a mask of what it adds, of one byte an
+    input's width (0: its result alone), and `meeting_gradients` of that width are live at once as it is differentiated.
+    An addition that `drops_out` keeps a mask of what it adds, of one byte an
     element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
     tangent before its softmax (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
@@ -125,6 +126,7 @@ class Operation:
     is_centred: bool = False
     has_scale: bool = True
     kept_tensors: int = 1
+    meeting_gradients: int = 2
     drops_out: bool = False
     concatenates: bool = False
     caps_scores: bool = False

@@ -15,7 +15,14 @@ from types import MappingProxyType
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, kept_score_bytes, save_repeated_heads
+from plimsoll.planners.memory.eager_attention import (
+    attentions_of,
+    has_scores,
+    kept_score_bytes,
+    save_copied_output,
+    save_of_fp32_kernel,
+    save_repeated_heads,
+)
 from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes
@@ -84,7 +91,10 @@ def saved_bytes(
     """
     saved = _saved_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if has_scores(attention, kernels):
-        save_repeated_heads(block, saved, element_bytes, learning)
+        save_repeated_heads(block, saved, element_bytes)
+        save_copied_output(block, saved, element_bytes, learning)
+    elif kernels.transformers_modules and element_bytes == FP32_BYTES:
+        save_of_fp32_kernel(block, saved, element_bytes)
     if autocast:
         _save_casts(block, saved, kernels, element_bytes)
     if adapter_casts:
@@ -135,14 +145,20 @@ def checkpoint_width(block: Block) -> int:
 
 
 def meeting_gradients(
-    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False, in_place: bool = False
+    block: Block,
+    learning: frozenset[str] | None,
+    *,
+    experts_in_turn: bool = False,
+    in_place: bool = False,
+    own_code: bool = False,
 ) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
     Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
-    activation is; the tensor that the last matrix multiplied has been let go of by then, and makes up for one, unless
-    that matrix is frozen and it was not saved. Where kernels work `in_place` the halves' gradients take the halves' own
-    places: the product's alone is new, and meets all that was saved.
+    activation is, or as many as transformers' `own_code` of it makes; the tensor that the last matrix multiplied has
+    been let go of by then, and makes up for one, unless that matrix is frozen and it was not saved, or the activation
+    keeps it as well. Where kernels work `in_place` the halves' gradients take the halves' own places: the product's
+    alone is new, and meets all that was saved.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
@@ -154,11 +170,12 @@ def meeting_gradients(
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
     is_saved = learning is None or not last or last[0] in learning
-    is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
-    if in_place and not is_ungated:
-        return widest, 1
-    meeting = 2 if is_ungated else 3
-    return widest, meeting - is_saved
+    ungated = [op for op in block.operations if op.kind is OperationKind.ACTIVATION]
+    if not ungated:
+        return widest, 1 if in_place else 3 - is_saved
+    if not own_code:
+        return widest, 2 - is_saved
+    return widest, max(op.meeting_gradients - (is_saved and op.kept_tensors > 0) for op in ungated)
 
 
 def has_dropout(block: Block) -> bool:

@@ -1,4 +1,4 @@
-"""What transformers' eager attention keeps and holds: its scores are tensors, one for each pair of positions.
+"""What attention keeps and holds where no flash kernel runs: eager attention's scores, one for each pair of positions.
 
 Source: transformers 5.23, models/llama/modeling_llama.py, `eager_attention_forward` and `repeat_kv`, which other
 families copy, and masking_utils.py, `eager_mask`. A family's own caps, dropouts and widths are in its operations
@@ -67,19 +67,30 @@ def mask_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes:
     return element_bytes if has_scores(attention, kernels) and attentions_of(block) else 0
 
 
-def save_repeated_heads(
-    block: Block, saved: dict[str, float], element_bytes: int, learning: frozenset[str] | None
-) -> None:
-    """Count keys and values as often as query heads share them, and attention's output as the next matrix saves it.
-
-    Both products of matrices save what was repeated, and neither its output, of which `contiguous` makes a copy.
-    `saved` has bytes for each element of every tensor.
-    """
+def save_repeated_heads(block: Block, saved: dict[str, float], element_bytes: int) -> None:
+    """Count keys and values as often as query heads share them; `saved` has bytes for each element of every tensor."""
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     for operation in attentions_of(block):
         for name, dim in zip(operation.inputs[1:], (operation.key_dim, operation.value_dim), strict=False):
             repeated = element_bytes * operation.heads * dim / widths[name]
             saved[name] = max(saved.get(name, 0.0), repeated)
+
+
+def save_of_fp32_kernel(block: Block, saved: dict[str, float], element_bytes: int) -> None:
+    """Count what torch's memory-efficient kernel saves, the only one that takes 32 bits: no heads are shared.
+
+    Its output has tokens before heads whatever its inputs have, so that the next matrix takes it as it is. Source:
+    torch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `can_use_flash_attention`.
+    """
+    save_repeated_heads(block, saved, element_bytes)
+    saved.update({operation.output: float(element_bytes) for operation in attentions_of(block)})
+
+
+def save_copied_output(
+    block: Block, saved: dict[str, float], element_bytes: int, learning: frozenset[str] | None
+) -> None:
+    """Count attention's output as the next matrix saves it, a contiguous copy: the product itself saves none."""
+    for operation in attentions_of(block):
         saved.pop(operation.output, None)
         if any(
             op.kind is OperationKind.MATMUL

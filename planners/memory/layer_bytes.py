@@ -133,7 +133,11 @@ def _layer_bytes(
     cast = _cast_bytes(part, kernels, attention, size, casts) if casts or method == "full" else whole
     adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
-        block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
+        block,
+        part.learning,
+        experts_in_turn=kernels.experts_in_turn,
+        in_place=kernels.works_in_place,
+        own_code=kernels.transformers_modules,
     )
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),

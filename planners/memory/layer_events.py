@@ -21,8 +21,8 @@ from plimsoll.planners.memory.activations import (
 from plimsoll.planners.memory.eager_attention import EAGER, attentions_of, has_scores, softmax_backward_bytes
 from plimsoll.planners.stacks.records import Kernels
 
-# A norm's input and output, the gradients of it that two matrices give, and the residual's.
-FIRST_PRODUCTS_TENSORS = 5
+# A norm's input and output, and the residual's gradient.
+BESIDE_FIRST_PRODUCTS = 3
 # A feed-forward's input, its last product, the adapter's scaled product and the sum of both (peft, `Linear.forward`).
 CAST_BESIDE_TENSORS = 4
 
@@ -93,21 +93,22 @@ def _live_at_softmax(
 def live_at_first_products(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
 ) -> SavedBytes:
-    """Return a layer's live bytes as the first matrices of its gated feed-forward have all had their gradients.
+    """Return a layer's live bytes as the first matrices of its feed-forward have all had their gradients.
 
-    Beside all that the attention saves, the norm's input and output, the gradient of one half where that half lay,
-    those of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of
-    is more than is made.
+    Beside all that the attention saves, the norm's input and output, the gradient of what one of them wrote, those of
+    every matrix's input, and the residual's. Nothing where norms are separate operations in fp32: these hold more.
     """
     index = _second_norm(block)
-    halves = [operation for operation in block.operations if operation.kind is OperationKind.GATED_ACTIVATION]
-    if index is None or not halves or not kernels.works_in_place:
+    inner = [op for op in block.operations if op.kind in (OperationKind.GATED_ACTIVATION, OperationKind.ACTIVATION)]
+    are_kernels = has_layer_norms(block) or not kernels.norm_keeps_fp32
+    if index is None or not inner or not are_kernels:
         return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
     saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    stream_bytes = FIRST_PRODUCTS_TENSORS * element_bytes * widths[block.operations[index].inputs[0]]
-    half_bytes = element_bytes * widths[halves[-1].inputs[0]]
+    stream = BESIDE_FIRST_PRODUCTS + len(inner[-1].inputs)
+    stream_bytes = stream * element_bytes * widths[block.operations[index].inputs[0]]
+    half_bytes = element_bytes * widths[inner[-1].inputs[0]]
     return replace(
         saved, sequence_bytes=saved.sequence_bytes + stream_bytes, tensor_bytes=saved.tensor_bytes + half_bytes
     )

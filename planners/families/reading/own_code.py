@@ -17,9 +17,11 @@ from typing import Any
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region
 
-# Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
-# the input, its half, the hyperbolic tangent and one more than that; of ReLU the result alone, as the next matrix does.
-KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
+# What autograd keeps of an activation of its input's width, and what meets backwards, where it is not the input alone
+# and two gradients. Of `gelu_new` the input, its half, the hyperbolic tangent and one more than that, and three
+# gradients at the product of the last; of ReLU the result alone, as the next matrix does; of its square one, and the
+# result's gradient, the power's derivative and two products of these (activations.py, `ReLUSquaredActivation`).
+OF_ACTIVATION: Mapping[str, tuple[int, int]] = {"gelu_new": (4, 3), "relu": (0, 2), "relu2": (1, 4)}
 ACTIVATION_KEYS = ("hidden_act", "activation_function")
 LOGIT_CAP_KEY = "final_logit_softcapping"
 SCORE_CAP_KEY = "attn_logit_softcapping"
@@ -88,12 +90,19 @@ def _rewritten(block: Block, rewrites: list[Rewrite]) -> Block:
 
 
 def _activations(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
-    """Return what writes down how many tensors an ungated activation keeps; None where it is the input alone."""
+    """Return what writes down what an ungated activation keeps and holds; None where it is its input and gradients."""
     named = next((config[key] for key in code.activation_keys if key in config), None)
-    kept = KEPT_OF_ACTIVATION.get(str(named or code.activation))
-    if kept is None:
+    found = OF_ACTIVATION.get(str(named or code.activation))
+    if found is None:
         return None
-    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
+    kept, meeting = found
+
+    def rewritten(op: Operation) -> Operation:
+        if op.kind is not OperationKind.ACTIVATION:
+            return op
+        return dataclasses.replace(op, kept_tensors=kept, meeting_gradients=meeting)
+
+    return rewritten
 
 
 def _gated_activations(code: OwnCode) -> Rewrite | None:

@@ -199,7 +199,7 @@ def _moments(
             Moment("outputs' gradient", combined, NOTHING),
             Moment("experts' first product", layer.at_expert_matmuls, size * held.experts),
         ]
-    if kernels.works_in_place:
+    if layer.at_first_matmuls.any():
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [
         *moments,

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory import activations, mixture_backward, routing
 from plimsoll.planners.memory.activations import (
@@ -110,6 +111,20 @@ def test_a_frozen_last_matrix_lets_a_third_gradient_meet_the_others():
 def test_of_an_ungated_layer_one_gradient_less_meets_the_others():
     assert meeting_gradients(gpt().layers[0], None)[1] == 1
     assert meeting_gradients(gpt().layers[0], frozenset())[1] == 2
+
+
+@pytest.mark.parametrize(("kept", "meeting", "expected"), [(1, 2, 1), (4, 3, 2), (1, 4, 3), (0, 2, 2)])
+def test_transformers_own_activations_hold_what_they_are_written_in(kept, meeting, expected):
+    # One of the gradients lies where the next matrix's input lay, but for ReLU, whose result is that input.
+    block = gpt().layers[0]
+    own = tuple(
+        dataclasses.replace(op, kept_tensors=kept, meeting_gradients=meeting)
+        if op.kind is OperationKind.ACTIVATION
+        else op
+        for op in block.operations
+    )
+    assert meeting_gradients(dataclasses.replace(block, operations=own), None, own_code=True)[1] == expected
+    assert meeting_gradients(dataclasses.replace(block, operations=own), None)[1] == 1
 
 
 def test_in_place_the_product_s_gradient_alone_is_new():

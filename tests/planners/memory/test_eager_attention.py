@@ -52,6 +52,12 @@ def test_keys_and_values_are_kept_as_often_as_query_heads_share_them():
     assert kept("flash").tensor_bytes - kept("eager").tensor_bytes == 4 * 4 - 2 * 2 * (64 - 32)
 
 
+def test_the_kernel_of_32_bits_shares_no_heads_and_its_output_is_not_copied():
+    held = saved_bytes(LAYER, KERNELS, attention="flash", element_bytes=4)
+    # Queries, keys, values and context of 64 each, the gate twice, the other half and the product of 128 each.
+    assert held.tensor_bytes == 4 * (4 * 64 + 4 * 128) + 4 * 4
+
+
 def test_without_a_next_matrix_that_learns_the_output_is_not_kept():
     frozen = frozenset({"feed_forward_gate"})
     heads = 2 * (64 + 2 * 64)

@@ -55,6 +55,16 @@ def test_at_the_first_products_one_half_is_left_of_kernels_that_work_in_place():
     assert held.tensor_bytes == 2 * 2 * 64 + 2 * 2 * 32 + 4 * 4 + 2 * 128
 
 
+def test_an_ungated_layer_with_kernels_for_its_norms_has_one_first_matrix():
+    sizes = {"vocab_size": 101, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "resid_pdrop": 0.0}
+    layer = describe_config({"model_type": "gpt2", **sizes}, name="small").layers[0]
+    held = live_at_first_products(layer, KERNELS, attention="flash", element_bytes=2, learning=None)
+    # The first norm's input and two statistics; the second's input and output, a gradient and the residual's.
+    assert held.sequence_bytes == 2 * 64 + 8 + 4 * 2 * 64
+    # The first norm's output as gathered; query, key, value and context of 64, four heads' statistics, and what the first matrix of 256 wrote.
+    assert (held.gathered_bytes, held.tensor_bytes) == (2 * 64, 2 * 4 * 64 + 4 * 4 + 2 * 256)
+
+
 def test_separate_kernels_and_a_head_have_no_such_moment():
     assert live_at_first_products(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
     head, kernels = small_llama().head, load_profile("accelerate", "fused").kernels
