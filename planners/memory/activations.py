@@ -36,6 +36,7 @@ MASK_BYTES = 1
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
+RESIDUAL = "residual"
 COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 NO_CASTS: Mapping[str, int] = MappingProxyType({})
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
@@ -141,7 +142,7 @@ def by_division(block: Block, sizes: Iterable[tuple[str, float]], *, gathered: C
 
 def checkpoint_width(block: Block) -> int:
     """Return the features of a layer's input, all that full recompute saves of it."""
-    return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
+    return next(tensor.width for tensor in block.tensors if tensor.name == RESIDUAL)
 
 
 def meeting_gradients(
@@ -272,7 +273,7 @@ def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, i
 
 
 def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
-    """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
+    """Count a norm in fp32 throughout, and a cast of its output, or of the stream, for each matrix that it feeds.
 
     Autocast saves the casts of weights for others and makes those of activations anew. A norm that
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
@@ -285,6 +286,11 @@ def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
             saved[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
             saved[operation.output] = float(fed * element_bytes)
+    norms = {op.inputs[0] for op in block.operations if op.kind is OperationKind.NORM}
+    for name in (RESIDUAL, *(op.output for op in block.operations if op.kind is OperationKind.ADD)):
+        fed = sum(name in matrix.inputs for matrix in matrices)
+        if fed:
+            saved[name] = (saved[name] if name in norms else 0.0) + fed * element_bytes
 
 
 def _save_adapter_casts(

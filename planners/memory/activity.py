@@ -26,8 +26,9 @@ from plimsoll.planners.memory.rank_share import RankShare, rank_share
 class LayerBackward:
     """Activation bytes of one layer on one rank while it runs backward.
 
-    - `input`: what a second run starts from, wherever it waited, and `mask` the one that such a run is given of eager
-      attention;
+    - `input`: what a second run starts from, wherever it waited, unless it saves that again; `mask`: what such a run is
+      given of eager attention;
+    - `second_run`: what is live at the end of one under autocast; nothing elsewhere, where later moments hold more;
     - `working_set`: all that the layer saved; `transient`: gradients of its activations; `not_recomputed`: what
       selective recomputation saves of it beside what it recomputes;
     - `at_last_matmul`: the first two at its last matrix product, less what a mixture has freed by then;
@@ -42,6 +43,7 @@ class LayerBackward:
 
     input: FloatArray
     mask: FloatArray
+    second_run: FloatArray
     working_set: FloatArray
     transient: FloatArray
     at_last_matmul: FloatArray
@@ -182,7 +184,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     transient = NOTHING
     if not job.profile.is_textbook:
         transient = np.maximum(
-            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+            tokens * (size * layer.meeting_gradients * widest + stream_bytes * residual),
+            tokens * layer.scan_workspace / share.tensor,
         )
     stream = share.of_sequence(layer.input_width * stream_bytes)
     return LayerActivity(
@@ -193,8 +196,9 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         saved_by_several=twice,
         repeated_saves=again,
         backward=LayerBackward(
-            input=stream,
+            input=_input_apart(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NOTHING,
+            second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NOTHING,
             working_set=whole,
             transient=transient,
             at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
@@ -226,6 +230,22 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     if layer.experts_last_product is None or job.method != "full":
         return everything
     return share.of(layer.experts_last_product)
+
+
+def _input_apart(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
+    """Return a layer's input where its second run does not save it again; the textbook counts it always."""
+    if job.profile.is_textbook:
+        return stream
+    keeps = np.where(casts, layer.cast_keeps_input, layer.keeps_input)
+    return NOTHING if keeps.all() else np.where(keeps, 0.0, stream)
+
+
+def _second_run(layer: LayerBytes, share: RankShare, casts: BoolArray, whole: FloatArray) -> FloatArray:
+    """Return what is live at the end of a layer's second run under autocast."""
+    if not casts.any():
+        return NOTHING
+    beside = share.of_sequence(layer.beside_second_run)
+    return np.where(casts, whole + beside, 0.0)
 
 
 def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:

@@ -23,6 +23,8 @@ from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import (
     adapter_cast_bytes,
+    beside_second_run,
+    keeps_input,
     live_at_attention,
     live_at_first_products,
     live_at_second_norm,
@@ -88,6 +90,9 @@ class LayerBytes:
     meeting_gradients: int
     scan_workspace: float
     adapter_cast_bytes: int
+    beside_second_run: int
+    keeps_input: bool
+    cast_keeps_input: bool
 
 
 def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
@@ -176,6 +181,9 @@ def _layer_bytes(
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(block, size),
         adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
+        beside_second_run=beside_second_run(block, size),
+        keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=False),
+        cast_keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=part.learning is None),
     )
 
 

@@ -12,6 +12,7 @@ from plimsoll.planners.architecture import Block, Operation, OperationKind
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import (
     NOTHING_SAVED,
+    RESIDUAL,
     SavedBytes,
     checkpoint_width,
     has_layer_norms,
@@ -128,6 +129,40 @@ def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int],
     tokens_wide = CAST_BESIDE_TENSORS + has_fp32_copy
     cast = (FP32_BYTES + element_bytes) * widths[products[-1].inputs[0]]
     return cast + tokens_wide * element_bytes * checkpoint_width(block)
+
+
+def beside_second_run(block: Block, element_bytes: int) -> int:
+    """Return what is live a token at the end of a second run under autocast, beside all that it saves.
+
+    The gradients of the stream, in fp32, and of what the last half added to it, in 16 bits. The last norm's output, which the run still holds uncast: in fp32 if the norm reads the stream, in 16 bits after a
+    half. The stream between the halves, where no norm keeps it. The run stops at the last tensor that is to be saved
+    (torch, utils/checkpoint.py, `_StopRecomputationError`).
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    norms = [op for op in block.operations if op.kind is OperationKind.NORM and not op.heads]
+    stream = [RESIDUAL, *(op.output for op in block.operations if op.kind is OperationKind.ADD)]
+    if not norms:
+        return 0
+    last = norms[-1]
+    output_bytes = FP32_BYTES if last.inputs[0] in stream else element_bytes
+    read = {name for op in norms for name in op.inputs}
+    between = sum(widths[name] for name in stream[1:-1] if name not in read)
+    gradients = (FP32_BYTES + element_bytes) * checkpoint_width(block)
+    return gradients + output_bytes * widths[last.inputs[0]] + FP32_BYTES * between
+
+
+def keeps_input(block: Block, kernels: Kernels, *, learning: frozenset[str] | None, autocast: bool) -> bool:
+    """Return whether a layer saves its input as it is, so that a second run does not hold it besides.
+
+    A norm does so unless it is written in separate operations and casts 16 bits up, a matrix that learns unless
+    autocast casts the input down.
+    """
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block) and not autocast
+    readers = [operation for operation in block.operations if RESIDUAL in operation.inputs]
+    if any(operation.kind is OperationKind.NORM for operation in readers):
+        return not upcasts
+    matrices = [operation.name for operation in readers if operation.kind is OperationKind.MATMUL]
+    return not autocast and any(learning is None or name in learning for name in matrices)
 
 
 def saved_with_and_without_input_gradient(

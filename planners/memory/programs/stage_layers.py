@@ -77,8 +77,7 @@ def _layer(
     if is_recomputed is not None:
         recomputed = recomputed & np.bool_(is_recomputed)
     backward = own.backward
-    keeps_input = not kernels.norm_keeps_fp32 and not job.profile.is_textbook
-    at_work = backward.mask if keeps_input else backward.mask + backward.input
+    at_work = backward.mask + backward.input
     message = asked.active.p2p_message
     unit, experts = _units(asked, held, expert_units)
     kept = np.where(recomputed, own.checkpoint, own.kept)
@@ -177,6 +176,10 @@ def _moments(
         return [Moment("outputs' gradient", combined, NOTHING), Moment("last matrix", last, NOTHING)]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
+    if layer.second_run.any():
+        moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NOTHING))
+    if layer.mask.any():
+        moments.append(Moment("softmax", _at_attention(asked, layer, recomputed), NOTHING))
     if not are_gathered:
         return moments
     behind = size * held.feed_forward

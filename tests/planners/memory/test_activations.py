@@ -301,3 +301,13 @@ def test_the_names_by_which_a_mixture_is_looked_at_are_those_of_its_description(
     gated = {*activations.EXPERT_TENSORS} - {"expert_inner"}
     assert {*activations.DISPATCHED_TENSORS, *gated, routing.SCORES} <= tensors
     assert {mixture_backward.DISPATCHED, mixture_backward.EXPERT_OUTPUT, mixture_backward.EXPERT_PRODUCT} <= tensors
+
+
+def test_under_autocast_every_matrix_casts_a_stream_that_no_norm_lies_before():
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    config = {"model_type": "olmo2", "vocab_size": 101, "hidden_size": 64, "intermediate_size": 128, **sizes}
+    block, kernels = describe_config(config, name="small").layers[0], load_profile("ddp").kernels
+    sized = {"attention": "flash", "element_bytes": 2}
+    plain, cast = (saved_bytes(block, kernels, **sized, autocast=autocast) for autocast in (False, True))
+    # Three copies for query, key and value, two for the feed-forward's halves; one of each was saved.
+    assert cast.sequence_bytes - plain.sequence_bytes == (3 + 2 - 2) * 2 * 64

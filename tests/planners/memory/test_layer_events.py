@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_events import (
     NOTHING_SAVED,
     adapter_cast_bytes,
+    beside_second_run,
+    keeps_input,
     live_at_attention,
     live_at_first_products,
     live_at_second_norm,
@@ -110,3 +114,40 @@ def test_the_last_adapter_s_input_in_fp32_stands_beside_what_its_layer_saves():
 
 def test_a_last_matrix_without_an_adapter_has_no_such_event():
     assert adapter_cast_bytes(LAYER, KERNELS, {"attention_input": 3}, 2) == 0
+
+
+def layer_of(model_type):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    config = {"model_type": model_type, "vocab_size": 101, "hidden_size": 64, "intermediate_size": 128, **sizes}
+    return describe_config(config, name="small").layers[0]
+
+
+def test_at_the_end_of_a_second_run_the_last_norm_s_output_is_held_uncast():
+    # The stream's gradient in fp32, the half's in 16 bits, and the norm's output in fp32.
+    assert beside_second_run(LAYER, 2) == (4 + 2 + 4) * 64
+
+
+def test_norms_after_a_half_leave_the_stream_between_the_halves_unsaved():
+    # Both gradients; the norm's output in 16 bits, and the stream in fp32, which only matrices read.
+    assert beside_second_run(layer_of("olmo2"), 2) == (4 + 2) * 64 + 2 * 64 + 4 * 64
+    assert beside_second_run(small_llama().head, 2) > 0
+    assert beside_second_run(replace(LAYER, operations=()), 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "framework", "autocast", "expected"),
+    [
+        ("llama", "fsdp2", False, False),  # the norm saves a copy in fp32
+        ("llama", "fsdp2", True, True),  # which is the stream itself
+        ("llama", "megatron", False, True),
+        ("olmo2", "fsdp2", False, True),  # matrices save it as it is
+        ("olmo2", "fsdp2", True, False),  # or casts of it
+    ],
+)
+def test_a_layer_keeps_its_input_where_an_operation_saves_it_uncast(model_type, framework, autocast, expected):
+    kernels = load_profile(framework).kernels
+    assert keeps_input(layer_of(model_type), kernels, learning=None, autocast=autocast) is expected
+
+
+def test_a_frozen_matrix_does_not_keep_the_input():
+    assert not keeps_input(layer_of("olmo2"), KERNELS, learning=frozenset(), autocast=False)
