@@ -100,7 +100,8 @@ class Operation:
     input's width (0: its result alone), and `meeting_gradients` of that width are live at once as it is differentiated.
     An addition that `drops_out` keeps a mask of what it adds, of one byte an
     element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
-    tangent before its softmax (planners/families/reading/own_code.py).
+    tangent before its softmax. A router `in_fp32` casts its input up, and tokens that are combined so are weighed by
+    fp32 scores (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.
@@ -131,6 +132,7 @@ class Operation:
     concatenates: bool = False
     caps_scores: bool = False
     softmax_in_fp32: bool = True
+    in_fp32: bool = False
     scan: Scan | None = None
 
     def forward_flops_per_token(self, context_tokens: float) -> float:

@@ -25,7 +25,7 @@ from plimsoll.planners.memory.eager_attention import (
 )
 from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
-from plimsoll.planners.memory.routing import routing_bytes
+from plimsoll.planners.memory.routing import routing_bytes, save_router_input
 from plimsoll.planners.stacks.records import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -228,6 +228,7 @@ def _saved_elements(
     if kernels.transformers_modules:
         _save_views(block, saved, kernels, element_bytes, learning)
         save_latents(block, saved, kernels, element_bytes, learning)
+        save_router_input(block, saved, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:

@@ -38,7 +38,8 @@ class OwnCode:
     without a bias. `has_unscaled_norms`: it is torch's, of an input cast to fp32, without weights. `logit_cap` is the
     config class's own, and `score_cap` that of attention's scores. `dropout_key` names the probability with which
     elements of a half's output are dropped, in the class's default `dropout`; `score_dropout_key` and `score_dropout`
-    are those of scores. `softmax_in_fp32`: eager attention casts its scores up.
+    are those of scores. `softmax_in_fp32`: eager attention casts its scores up. `joins_rotated`: see
+    `Operation.concatenates`. `fp32_operations` are those of a mixture's routing that are in fp32.
     """
 
     activation: str | None = None
@@ -53,6 +54,8 @@ class OwnCode:
     score_dropout_key: str = "attention_dropout"
     score_dropout: float = 0.0
     softmax_in_fp32: bool = True
+    joins_rotated: bool = False
+    fp32_operations: frozenset[str] = frozenset()
 
 
 LIKE_LLAMA = OwnCode()
@@ -68,6 +71,8 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], code: OwnCode) ->
             _norms(code),
             _dropouts(config, code),
             _scores(config, code),
+            _rotations(code),
+            _routing(code),
         )
         if rewrite is not None
     ]
@@ -136,6 +141,18 @@ def _scores(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
     if changes == {"caps_scores": False, "drops_out": False, "softmax_in_fp32": True}:
         return None
     return lambda op: dataclasses.replace(op, **changes) if op.kind is OperationKind.ATTENTION else op
+
+
+def _rotations(code: OwnCode) -> Rewrite | None:
+    if not code.joins_rotated:
+        return None
+    return lambda op: dataclasses.replace(op, concatenates=True) if op.kind is OperationKind.ROTARY else op
+
+
+def _routing(code: OwnCode) -> Rewrite | None:
+    if not code.fp32_operations:
+        return None
+    return lambda op: dataclasses.replace(op, in_fp32=True) if op.name in code.fp32_operations else op
 
 
 def _capped(head: Block) -> Block:

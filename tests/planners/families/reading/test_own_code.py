@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.activations import SavedBytes, saved_bytes
 from plimsoll.planners.stacks.profile import load_profile
@@ -111,3 +112,9 @@ def test_gemma_2_caps_its_scores_where_the_config_does_not_say_otherwise() -> No
         for said in ({}, {"attn_logit_softcapping": None})
     )
     assert capped.score_bytes - plain.score_bytes == 4 * 2
+
+
+def test_minimax_m2_joins_what_it_rotates_with_what_it_does_not() -> None:
+    block = describe_config(dict(catalogue().model("MiniMaxAI/MiniMax-M2").config), name="mixture").layers[0]
+    assert [op.concatenates for op in block.operations if op.kind is OperationKind.ROTARY] == [True]
+    assert not any(op.in_fp32 for op in block.operations if op.name == "router")
