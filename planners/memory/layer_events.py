@@ -134,9 +134,10 @@ def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int],
 def beside_second_run(block: Block, element_bytes: int) -> int:
     """Return what is live a token at the end of a second run under autocast, beside all that it saves.
 
-    The gradients of the stream, in fp32, and of what the last half added to it, in 16 bits. The last norm's output, which the run still holds uncast: in fp32 if the norm reads the stream, in 16 bits after a
-    half. The stream between the halves, where no norm keeps it. The run stops at the last tensor that is to be saved
-    (torch, utils/checkpoint.py, `_StopRecomputationError`).
+    The gradients of the stream, in fp32, and of what the last half added to it, in 16 bits. The last norm's output,
+    which the run still holds uncast: in fp32 if the norm reads the stream, in 16 bits after a half. The stream between
+    the halves, where no norm keeps it. The run stops at the last tensor that is to be saved (torch,
+    utils/checkpoint.py, `_StopRecomputationError`).
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     norms = [op for op in block.operations if op.kind is OperationKind.NORM and not op.heads]

@@ -65,7 +65,8 @@ def test_an_ungated_layer_with_kernels_for_its_norms_has_one_first_matrix():
     held = live_at_first_products(layer, KERNELS, attention="flash", element_bytes=2, learning=None)
     # The first norm's input and two statistics; the second's input and output, a gradient and the residual's.
     assert held.sequence_bytes == 2 * 64 + 8 + 4 * 2 * 64
-    # The first norm's output as gathered; query, key, value and context of 64, four heads' statistics, and what the first matrix of 256 wrote.
+    # The first norm's output as gathered; query, key, value and context of 64, four heads' statistics, and what the
+    # first matrix of 256 wrote.
     assert (held.gathered_bytes, held.tensor_bytes) == (2 * 64, 2 * 4 * 64 + 4 * 4 + 2 * 256)
 
 
