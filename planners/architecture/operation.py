@@ -97,8 +97,11 @@ class Operation:
     passed features in a new tensor, whose order of heads and tokens the attention's output takes on.
     One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
     kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
-    input's width (0: its result alone). An addition that `drops_out` keeps a mask of what it adds, of one byte an
-    element (planners/families/reading/own_code.py).
+    input's width (0: its result alone), and `meeting_gradients` of that width are live at once as it is differentiated.
+    An addition that `drops_out` keeps a mask of what it adds, of one byte an
+    element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
+    tangent before its softmax. A router `in_fp32` casts its input up, and tokens that are combined so are weighed by
+    fp32 scores (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.
@@ -124,8 +127,12 @@ class Operation:
     is_centred: bool = False
     has_scale: bool = True
     kept_tensors: int = 1
+    meeting_gradients: int = 2
     drops_out: bool = False
     concatenates: bool = False
+    caps_scores: bool = False
+    softmax_in_fp32: bool = True
+    in_fp32: bool = False
     scan: Scan | None = None
 
     def forward_flops_per_token(self, context_tokens: float) -> float:

@@ -70,7 +70,7 @@ FAMILIES: Mapping[str, Family] = {
         reader=GEMMA_2,
         tracing=Tracing(),
         serving=Serving(),
-        own_code=OwnCode(logit_cap=30.0),
+        own_code=OwnCode(logit_cap=30.0, score_cap=50.0),
     ),
     "gemma3_text": Family(
         reader=replace(

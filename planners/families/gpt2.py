@@ -98,6 +98,13 @@ FAMILIES: Mapping[str, Family] = {
         reader=gpt2,
         parts=GPT_2_PARTS,
         tracing=Tracing(has_transposed_matrices=True),
-        own_code=OwnCode(activation="gelu_new", dropout_key="resid_pdrop", dropout=0.1),
+        own_code=OwnCode(
+            activation="gelu_new",
+            dropout_key="resid_pdrop",
+            dropout=0.1,
+            score_dropout_key="attn_pdrop",
+            score_dropout=0.1,
+            softmax_in_fp32=False,
+        ),
     ),
 }

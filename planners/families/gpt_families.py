@@ -188,7 +188,7 @@ FAMILIES: Mapping[str, Family] = {
         reader=gpt_bigcode,
         parts=GPT_2_PARTS,
         tracing=Tracing(),
-        own_code=OwnCode(dropout_key="resid_pdrop", dropout=0.1),
+        own_code=OwnCode(dropout_key="resid_pdrop", dropout=0.1, score_dropout_key="attn_pdrop", score_dropout=0.1),
     ),
     "gpt_neo": Family(
         reader=gpt_neo,

@@ -16,6 +16,7 @@ from plimsoll.planners.families.reading.dense import Bias
 from plimsoll.planners.families.reading.experts import NUMBERED_NAMES, MixtureNames, SharedExperts, Sized, counted
 from plimsoll.planners.families.reading.layer_kinds import DenseLayers
 from plimsoll.planners.families.reading.mixtures import MixtureDecoder
+from plimsoll.planners.families.reading.own_code import OwnCode
 from plimsoll.planners.families.reading.sublayers import LAYER
 from plimsoll.planners.families.reading.windows import Windows
 
@@ -28,6 +29,8 @@ DEEPSEEK_ROUTING = (
 )  # fmt: skip
 # A router of every layer or none: other steps are DeepSeek code that no published model uses.
 EVERY_LAYER = {"moe_layer_freq": (1,)}
+# DeepSeek V3's router (`Glm4MoeTopkRouter`, `Dots1TopkRouter`): it casts its input up, and its scores stay in fp32.
+ROUTED_IN_FP32 = frozenset({"router", "combine"})
 
 FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(
@@ -81,6 +84,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         has_experts=True,
         tracing=Tracing(),
+        own_code=OwnCode(joins_rotated=True, fp32_operations=frozenset({"combine"})),
         needs_remote_code=True,
     ),
     "qwen2_moe": Family(
@@ -155,6 +159,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         has_experts=True,
         tracing=Tracing(),
+        own_code=OwnCode(joins_rotated=True, fp32_operations=ROUTED_IN_FP32),
     ),
     "dots1": Family(
         reader=MixtureDecoder(
@@ -177,6 +182,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         has_experts=True,
         tracing=Tracing(),
+        own_code=OwnCode(fp32_operations=ROUTED_IN_FP32),
     ),
     # Source: modeling_deepseek.py and configuration_deepseek.py beside the weights of deepseek-moe-16b-base.
     "deepseek": Family(

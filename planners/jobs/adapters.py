@@ -20,6 +20,8 @@ TARGETS_POINTER = "/training/lora/target_modules"
 SAVED_POINTER = "/training/lora/modules_to_save"
 # The name of A, which multiplies what the matrix does.
 FIRST_FACTOR = ".lora_A.weight"
+# What the architecture calls the product that chooses experts.
+ROUTER = "router"
 QUERY_KEY_VALUE, GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 # What other programs call the matrices of a layer: torchtune (modules/attention.py, feed_forward.py), Llama's own code,
 # Megatron (core/transformer/attention.py, mlp.py), and families that store several matrices in one.
@@ -116,6 +118,8 @@ def _part(block: Block, operation: Operation) -> Part:
         return Part.HEAD
     if operation.name.startswith("expert"):
         return Part.EXPERT
+    if operation.name == ROUTER:
+        return Part.ROUTER
     is_feed_forward = operation.name.startswith(("feed_forward", "shared"))
     return Part.FEED_FORWARD if is_feed_forward else Part.ATTENTION
 

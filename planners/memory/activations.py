@@ -15,9 +15,17 @@ from types import MappingProxyType
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.memory.eager_attention import (
+    attentions_of,
+    has_scores,
+    kept_score_bytes,
+    save_copied_output,
+    save_of_fp32_kernel,
+    save_repeated_heads,
+)
 from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
-from plimsoll.planners.memory.routing import routing_bytes
+from plimsoll.planners.memory.routing import routing_bytes, save_router_input
 from plimsoll.planners.stacks.records import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -28,6 +36,7 @@ MASK_BYTES = 1
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
+RESIDUAL = "residual"
 COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 NO_CASTS: Mapping[str, int] = MappingProxyType({})
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
@@ -82,6 +91,11 @@ def saved_bytes(
     their own (0: the 16-bit input). `without` names tensors that are computed again.
     """
     saved = _saved_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
+    if has_scores(attention, kernels):
+        save_repeated_heads(block, saved, element_bytes)
+        save_copied_output(block, saved, element_bytes, learning)
+    elif kernels.transformers_modules and element_bytes == FP32_BYTES:
+        save_of_fp32_kernel(block, saved, element_bytes)
     if autocast:
         _save_casts(block, saved, kernels, element_bytes)
     if adapter_casts:
@@ -101,6 +115,9 @@ def saved_bytes(
         statistics = heads * kernels.flash_statistic_bytes
         ring = _ring_bytes(block, kernels, element_bytes)
         return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, ring_bytes=ring)
+    if has_scores(attention, kernels):
+        own = sum(op.heads * kept_score_bytes(op, element_bytes) for op in attentions_of(block))
+        return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=float(own))
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     scores = heads * score * element_bytes / 2
     return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=scores)
@@ -125,18 +142,24 @@ def by_division(block: Block, sizes: Iterable[tuple[str, float]], *, gathered: C
 
 def checkpoint_width(block: Block) -> int:
     """Return the features of a layer's input, all that full recompute saves of it."""
-    return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
+    return next(tensor.width for tensor in block.tensors if tensor.name == RESIDUAL)
 
 
 def meeting_gradients(
-    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False, in_place: bool = False
+    block: Block,
+    learning: frozenset[str] | None,
+    *,
+    experts_in_turn: bool = False,
+    in_place: bool = False,
+    own_code: bool = False,
 ) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
     Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
-    activation is; the tensor that the last matrix multiplied has been let go of by then, and makes up for one, unless
-    that matrix is frozen and it was not saved. Where kernels work `in_place` the halves' gradients take the halves' own
-    places: the product's alone is new, and meets all that was saved.
+    activation is, or as many as transformers' `own_code` of it makes; the tensor that the last matrix multiplied has
+    been let go of by then, and makes up for one, unless that matrix is frozen and it was not saved, or the activation
+    keeps it as well. Where kernels work `in_place` the halves' gradients take the halves' own places: the product's
+    alone is new, and meets all that was saved.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
@@ -148,11 +171,12 @@ def meeting_gradients(
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
     is_saved = learning is None or not last or last[0] in learning
-    is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
-    if in_place and not is_ungated:
-        return widest, 1
-    meeting = 2 if is_ungated else 3
-    return widest, meeting - is_saved
+    ungated = [op for op in block.operations if op.kind is OperationKind.ACTIVATION]
+    if not ungated:
+        return widest, 1 if in_place else 3 - is_saved
+    if not own_code:
+        return widest, 2 - is_saved
+    return widest, max(op.meeting_gradients - (is_saved and op.kept_tensors > 0) for op in ungated)
 
 
 def has_dropout(block: Block) -> bool:
@@ -204,6 +228,7 @@ def _saved_elements(
     if kernels.transformers_modules:
         _save_views(block, saved, kernels, element_bytes, learning)
         save_latents(block, saved, kernels, element_bytes, learning)
+        save_router_input(block, saved, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
@@ -249,7 +274,7 @@ def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, i
 
 
 def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
-    """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
+    """Count a norm in fp32 throughout, and a cast of its output, or of the stream, for each matrix that it feeds.
 
     Autocast saves the casts of weights for others and makes those of activations anew. A norm that
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
@@ -262,6 +287,11 @@ def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
             saved[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
             saved[operation.output] = float(fed * element_bytes)
+    norms = {op.inputs[0] for op in block.operations if op.kind is OperationKind.NORM}
+    for name in (RESIDUAL, *(op.output for op in block.operations if op.kind is OperationKind.ADD)):
+        fed = sum(name in matrix.inputs for matrix in matrices)
+        if fed:
+            saved[name] = (saved[name] if name in norms else 0.0) + fed * element_bytes
 
 
 def _save_adapter_casts(

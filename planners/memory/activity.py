@@ -26,17 +26,24 @@ from plimsoll.planners.memory.rank_share import RankShare, rank_share
 class LayerBackward:
     """Activation bytes of one layer on one rank while it runs backward.
 
+    - `input`: what a second run starts from, wherever it waited, unless it saves that again; `mask`: what such a run is
+      given of eager attention;
+    - `second_run`: what is live at the end of one under autocast; nothing elsewhere, where later moments hold more;
     - `working_set`: all that the layer saved; `transient`: gradients of its activations; `not_recomputed`: what
       selective recomputation saves of it beside what it recomputes;
     - `at_last_matmul`: the first two at its last matrix product, less what a mixture has freed by then;
       `last_matmul_gradients`: the gradients around that product;
     - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
-      `attention_gradients`: at its attention; `at_first_matmuls`: after the first products of its feed-forward;
+      `attention_gradients`: at its attention, with `returned_scores` besides where they come from the host;
+      `at_first_matmuls`: after the first products of its feed-forward;
     - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
       same during recomputation; `at_expert_matmuls`, `at_combine`, `at_expert_reduction`: at the experts' first
       products, the sum of their outputs, and the reduction of their gradients.
     """
 
+    input: FloatArray
+    mask: FloatArray
+    second_run: FloatArray
     working_set: FloatArray
     transient: FloatArray
     at_last_matmul: FloatArray
@@ -44,6 +51,7 @@ class LayerBackward:
     at_input_norm: FloatArray
     at_second_norm: FloatArray
     attention_gradients: FloatArray
+    returned_scores: FloatArray
     at_first_matmuls: FloatArray
     last_matmul_gradients: FloatArray
     not_recomputed: FloatArray
@@ -176,16 +184,21 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     transient = NOTHING
     if not job.profile.is_textbook:
         transient = np.maximum(
-            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+            tokens * (size * layer.meeting_gradients * widest + stream_bytes * residual),
+            tokens * layer.scan_workspace / share.tensor,
         )
+    stream = share.of_sequence(layer.input_width * stream_bytes)
     return LayerActivity(
         kept=np.where(layouts.recompute == SELECTIVE, selective, whole) if selective is not NOTHING else whole,
         selective=selective,
-        checkpoint=share.of_sequence(layer.input_width * stream_bytes),
+        checkpoint=stream,
         saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,
         saved_by_several=twice,
         repeated_saves=again,
         backward=LayerBackward(
+            input=_input_apart(layer, stream, casts, job),
+            mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NOTHING,
+            second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NOTHING,
             working_set=whole,
             transient=transient,
             at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
@@ -195,6 +208,9 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
             at_second_norm=share.of(layer.at_second_norm),
             attention_gradients=share.of(layer.attention_gradients),
+            returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
+            if layer.returned_score_bytes
+            else NOTHING,
             at_first_matmuls=share.of(layer.at_first_matmuls),
             last_matmul_gradients=tokens * size * (widest + residual),
             not_recomputed=not_recomputed,
@@ -214,6 +230,22 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     if layer.experts_last_product is None or job.method != "full":
         return everything
     return share.of(layer.experts_last_product)
+
+
+def _input_apart(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
+    """Return a layer's input where its second run does not save it again; the textbook counts it always."""
+    if job.profile.is_textbook:
+        return stream
+    keeps = np.where(casts, layer.cast_keeps_input, layer.keeps_input)
+    return NOTHING if keeps.all() else np.where(keeps, 0.0, stream)
+
+
+def _second_run(layer: LayerBytes, share: RankShare, casts: BoolArray, whole: FloatArray) -> FloatArray:
+    """Return what is live at the end of a layer's second run under autocast."""
+    if not casts.any():
+        return NOTHING
+    beside = share.of_sequence(layer.beside_second_run)
+    return np.where(casts, whole + beside, 0.0)
 
 
 def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:

@@ -42,9 +42,10 @@ def save_latents(
 
 
 def weight_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
-    """Return the bytes of an element of experts' outputs once weighted: DeepSeek's routers weigh in fp32."""
+    """Return the bytes of an element of experts' outputs once weighted: routers like DeepSeek's weigh in fp32."""
     has_latent = any(tensor.name == KEY_VALUE_LATENT for tensor in block.tensors)
-    return FP32_BYTES if has_latent and kernels.transformers_modules else element_bytes
+    weighs = any(op.in_fp32 and op.kind is OperationKind.ROUTING for op in block.operations)
+    return FP32_BYTES if (has_latent or weighs) and kernels.transformers_modules else element_bytes
 
 
 def _up_width(block: Block) -> int:

@@ -18,10 +18,13 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
     saved_bytes,
 )
+from plimsoll.planners.memory.eager_attention import mask_bytes, returned_score_bytes
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import (
     adapter_cast_bytes,
+    beside_second_run,
+    keeps_input,
     live_at_attention,
     live_at_first_products,
     live_at_second_norm,
@@ -66,6 +69,8 @@ class LayerBytes:
     selective: SavedBytes
     at_second_norm: SavedBytes
     attention_gradients: SavedBytes
+    returned_score_bytes: int
+    mask_bytes: int
     at_first_matmuls: SavedBytes
     at_expert_matmuls: SavedBytes
     experts_last_product: SavedBytes | None
@@ -85,6 +90,9 @@ class LayerBytes:
     meeting_gradients: int
     scan_workspace: float
     adapter_cast_bytes: int
+    beside_second_run: int
+    keeps_input: bool
+    cast_keeps_input: bool
 
 
 def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
@@ -130,17 +138,20 @@ def _layer_bytes(
     cast = _cast_bytes(part, kernels, attention, size, casts) if casts or method == "full" else whole
     adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
-        block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
+        block,
+        part.learning,
+        experts_in_turn=kernels.experts_in_turn,
+        in_place=kernels.works_in_place,
+        own_code=kernels.transformers_modules,
     )
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),
         cast=replace(cast, sequence_bytes=cast.sequence_bytes + adapters_bytes),
-        again=repeated_saves(block, kernels, element_bytes=size, learning=part.learning),
+        again=repeated_saves(block, kernels, **learning),
         cast_again=repeated_saves(
             block,
             kernels,
-            element_bytes=size,
-            learning=part.learning,
+            **learning,
             autocast=part.learning is None,
             adapter_casts=casts,
         ),
@@ -149,6 +160,8 @@ def _layer_bytes(
         ),
         at_second_norm=live_at_second_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),
+        mask_bytes=mask_bytes(block, kernels, **sizes),
+        returned_score_bytes=returned_score_bytes(block, kernels, **sizes),
         at_first_matmuls=live_at_first_products(block, kernels, **learning),
         not_recomputed_bytes=not_recomputed_bytes(block, **recomputed),
         selective_input_bytes=selective_input_bytes(block, **recomputed),
@@ -168,6 +181,9 @@ def _layer_bytes(
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(block, size),
         adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
+        beside_second_run=beside_second_run(block, size),
+        keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=False),
+        cast_keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=part.learning is None),
     )
 
 

@@ -12,17 +12,18 @@ from plimsoll.planners.architecture import Block, Operation, OperationKind
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import (
     NOTHING_SAVED,
+    RESIDUAL,
     SavedBytes,
     checkpoint_width,
     has_layer_norms,
     norm_backward_bytes,
     saved_bytes,
 )
-from plimsoll.planners.memory.latents import INDEXER
+from plimsoll.planners.memory.eager_attention import EAGER, attentions_of, has_scores, softmax_backward_bytes
 from plimsoll.planners.stacks.records import Kernels
 
-# A norm's input and output, the gradients of it that two matrices give, and the residual's.
-FIRST_PRODUCTS_TENSORS = 5
+# A norm's input and output, and the residual's gradient.
+BESIDE_FIRST_PRODUCTS = 3
 # A feed-forward's input, its last product, the adapter's scaled product and the sum of both (peft, `Linear.forward`).
 CAST_BESIDE_TENSORS = 4
 
@@ -50,11 +51,14 @@ def live_at_attention(
 ) -> SavedBytes:
     """Return a layer's live bytes as its attention is differentiated; nothing without attention.
 
-    All that the attention saves, the gradients of its inputs and of its output, and the residual's.
+    All that the attention saves, the gradients of its inputs and of its output, and the residual's; of eager attention
+    what lives as its softmax is differentiated.
     """
     index = _attention(block)
     if index is None:
         return NOTHING_SAVED
+    if has_scores(attention, kernels):
+        return _live_at_softmax(block, index, kernels, element_bytes=element_bytes, learning=learning)
     product = block.operations[index]
     before = replace(block, operations=block.operations[: index + 1])
     saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
@@ -67,24 +71,45 @@ def live_at_attention(
     )
 
 
+def _live_at_softmax(
+    block: Block, index: int, kernels: Kernels, *, element_bytes: int, learning: frozenset[str] | None
+) -> SavedBytes:
+    """Return a layer's live bytes as the softmax of eager attention is differentiated.
+
+    The product with the values has been: its operands and the output's gradient are gone, the values' gradient is
+    there. Queries and keys still wait, these as often as query heads share them, and all that comes before.
+    """
+    product = block.operations[index]
+    before = replace(block, operations=block.operations[:index])
+    saved = saved_bytes(before, kernels, attention=EAGER, element_bytes=element_bytes, learning=learning)
+    operands = element_bytes * product.heads * (2 * product.key_dim + product.value_dim)
+    return replace(
+        saved,
+        sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
+        tensor_bytes=saved.tensor_bytes + operands,
+        score_bytes=float(product.heads * softmax_backward_bytes(product, element_bytes)),
+    )
+
+
 def live_at_first_products(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
 ) -> SavedBytes:
-    """Return a layer's live bytes as the first matrices of its gated feed-forward have all had their gradients.
+    """Return a layer's live bytes as the first matrices of its feed-forward have all had their gradients.
 
-    Beside all that the attention saves, the norm's input and output, the gradient of one half where that half lay,
-    those of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of
-    is more than is made.
+    Beside all that the attention saves, the norm's input and output, the gradient of what one of them wrote, those of
+    every matrix's input, and the residual's. Nothing where norms are separate operations in fp32: these hold more.
     """
     index = _second_norm(block)
-    halves = [operation for operation in block.operations if operation.kind is OperationKind.GATED_ACTIVATION]
-    if index is None or not halves or not kernels.works_in_place:
+    inner = [op for op in block.operations if op.kind in (OperationKind.GATED_ACTIVATION, OperationKind.ACTIVATION)]
+    are_kernels = has_layer_norms(block) or not kernels.norm_keeps_fp32
+    if index is None or not inner or not are_kernels:
         return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
     saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    stream_bytes = FIRST_PRODUCTS_TENSORS * element_bytes * widths[block.operations[index].inputs[0]]
-    half_bytes = element_bytes * widths[halves[-1].inputs[0]]
+    stream = BESIDE_FIRST_PRODUCTS + len(inner[-1].inputs)
+    stream_bytes = stream * element_bytes * widths[block.operations[index].inputs[0]]
+    half_bytes = element_bytes * widths[inner[-1].inputs[0]]
     return replace(
         saved, sequence_bytes=saved.sequence_bytes + stream_bytes, tensor_bytes=saved.tensor_bytes + half_bytes
     )
@@ -104,6 +129,41 @@ def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int],
     tokens_wide = CAST_BESIDE_TENSORS + has_fp32_copy
     cast = (FP32_BYTES + element_bytes) * widths[products[-1].inputs[0]]
     return cast + tokens_wide * element_bytes * checkpoint_width(block)
+
+
+def beside_second_run(block: Block, element_bytes: int) -> int:
+    """Return what is live a token at the end of a second run under autocast, beside all that it saves.
+
+    The gradients of the stream, in fp32, and of what the last half added to it, in 16 bits. The last norm's output,
+    which the run still holds uncast: in fp32 if the norm reads the stream, in 16 bits after a half. The stream between
+    the halves, where no norm keeps it. The run stops at the last tensor that is to be saved (torch,
+    utils/checkpoint.py, `_StopRecomputationError`).
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    norms = [op for op in block.operations if op.kind is OperationKind.NORM and not op.heads]
+    stream = [RESIDUAL, *(op.output for op in block.operations if op.kind is OperationKind.ADD)]
+    if not norms:
+        return 0
+    last = norms[-1]
+    output_bytes = FP32_BYTES if last.inputs[0] in stream else element_bytes
+    read = {name for op in norms for name in op.inputs}
+    between = sum(widths[name] for name in stream[1:-1] if name not in read)
+    gradients = (FP32_BYTES + element_bytes) * checkpoint_width(block)
+    return gradients + output_bytes * widths[last.inputs[0]] + FP32_BYTES * between
+
+
+def keeps_input(block: Block, kernels: Kernels, *, learning: frozenset[str] | None, autocast: bool) -> bool:
+    """Return whether a layer saves its input as it is, so that a second run does not hold it besides.
+
+    A norm does so unless it is written in separate operations and casts 16 bits up, a matrix that learns unless
+    autocast casts the input down.
+    """
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block) and not autocast
+    readers = [operation for operation in block.operations if RESIDUAL in operation.inputs]
+    if any(operation.kind is OperationKind.NORM for operation in readers):
+        return not upcasts
+    matrices = [operation.name for operation in readers if operation.kind is OperationKind.MATMUL]
+    return not autocast and any(learning is None or name in learning for name in matrices)
 
 
 def saved_with_and_without_input_gradient(
@@ -134,12 +194,8 @@ def _differentiated(block: Block, learning: frozenset[str]) -> tuple[Operation, 
 
 def _attention(block: Block) -> int | None:
     """Return where the layer's attention stands, None where it has none."""
-    attentions = (
-        index
-        for index, operation in enumerate(block.operations)
-        if operation.kind is OperationKind.ATTENTION and operation.name != INDEXER
-    )
-    return next(attentions, None)
+    attentions = attentions_of(block)
+    return block.operations.index(attentions[0]) if attentions else None
 
 
 def _second_norm(block: Block) -> int | None:

@@ -1,7 +1,8 @@
 """What several operations of a layer save alike: where each hands its tensor to a hook, one tensor comes several times.
 
 Counted over transformers' layers, operation by operation: a norm in separate operations saves its input in fp32 for
-the square and for the product, a product of matrices its input, attention its output, which the next matrix saves too.
+the square and for the product, a product of matrices its input, flash attention its output, which the next matrix saves
+too.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ def repeated_saves(
     block: Block,
     kernels: Kernels,
     *,
+    attention: str,
     element_bytes: int,
     learning: frozenset[str] | None = None,
     autocast: bool = False,
     adapter_casts: Mapping[str, int] = NO_CASTS,
 ) -> RepeatedSaves:
-    """Return what of a layer comes more than once; the last three are those of `saved_bytes`."""
+    """Return what of a layer comes more than once; the last five are those of `saved_bytes`."""
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     once = again = 0
     # Autocast makes each matrix a copy of its own of a norm's output, which is in fp32, and each adapter its input's.
     norms = [op.output for op in block.operations if op.kind is OperationKind.NORM] if autocast else []
     copied = frozenset((*norms, *adapter_casts))
-    for name, times, size in _saves(block, kernels, element_bytes, learning, copied):
+    for name, times, size in _saves(block, kernels, element_bytes, learning, copied, attention):
         if times > 1:
             once += widths[name] * size
             again += widths[name] * size * (times - 1)
@@ -48,7 +50,12 @@ def repeated_saves(
 
 
 def _saves(
-    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, copied: frozenset[str]
+    block: Block,
+    kernels: Kernels,
+    element_bytes: int,
+    learning: frozenset[str] | None,
+    copied: frozenset[str],
+    attention: str,
 ) -> Iterator[tuple[str, int, int]]:
     """Yield tensors with how often each is saved and the bytes of its elements.
 
@@ -65,6 +72,6 @@ def _saves(
         if operation.kind is OperationKind.MATMUL and is_near:
             for name in operation.inputs:
                 readers[name] = readers.get(name, 0) + 1
-        elif operation.kind is OperationKind.ATTENTION:
+        elif operation.kind is OperationKind.ATTENTION and attention == "flash":
             readers[operation.output] = readers.get(operation.output, 0) + 1
     yield from ((name, times, element_bytes) for name, times in readers.items() if name not in copied)

@@ -35,6 +35,14 @@ def routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     return experts * FP32_BYTES + chosen * (INDICES_OF_CHOSEN * INDEX_BYTES + element_bytes)
 
 
+def save_router_input(block: Block, saved: dict[str, float], learning: frozenset[str] | None) -> None:
+    """Count the copy in fp32 that a router saves of its input; `saved` has bytes for each element of every tensor."""
+    for operation in block.operations:
+        learns = learning is None or operation.name in learning
+        if operation.in_fp32 and operation.kind is OperationKind.MATMUL and learns:
+            saved[operation.inputs[0]] = saved.get(operation.inputs[0], 0.0) + FP32_BYTES
+
+
 def latest_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     """Return what a layer remembers of each token of its latest micro-batch: Megatron's scores and map of all experts.
 

@@ -89,8 +89,7 @@ def _layer(
     if is_recomputed is not None:
         recomputed = recomputed & np.bool_(is_recomputed)
     backward = own.backward
-    at_work = NO_BYTES if kernels.norm_keeps_fp32 or job.profile.is_textbook else own.checkpoint
-    at_work = own.checkpoint - at_work
+    at_work = backward.mask + backward.input
     message = asked.active.p2p_message
     unit, experts = _units(asked, held, expert_units)
     kept = np.where(recomputed, own.checkpoint, own.kept)
@@ -118,7 +117,9 @@ def _layer(
         if experts is None
         else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
         at_experts_reduced=np.ceil(backward.at_expert_reduction),
-        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward)) if experts is not None else (),
+        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward, recomputed))
+        if experts is not None
+        else (),
     )
 
 
@@ -217,6 +218,10 @@ def _moments(
         return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES)]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
+    if layer.second_run.any():
+        moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NO_BYTES))
+    if layer.mask.any():
+        moments.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
     if gradient_bytes is None:
         return moments
     behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
@@ -241,14 +246,18 @@ def _moments(
     if is_mixture and job.method == "full":
         moments += [
             Moment("outputs' gradient", combined, NO_BYTES),
-            Moment("experts' first product", layer.at_expert_matmuls, gradient_bytes * held.experts),
+            Moment(
+                "experts' first product",
+                layer.at_expert_matmuls,
+                np.maximum(gradient_bytes * held.experts, size * (held.experts - held.last_experts)),
+            ),
         ]
-    if kernels.works_in_place:
+    if layer.at_first_matmuls.any():
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [
         *moments,
         Moment("second norm", of_one_unit(layer.at_second_norm), of_one_unit(behind)),
-        Moment("attention", of_one_unit(layer.attention_gradients), of_one_unit(behind_attention)),
+        Moment("attention", of_one_unit(_at_attention(asked, layer, recomputed)), of_one_unit(behind_attention)),
         Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
     ]
 
@@ -266,6 +275,18 @@ def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, re
     second_run = np.where(recomputed, RECOMPUTED_BESIDE_UNPACKED * message, 0.0)
     unpacked = held.dequantized_bytes + np.maximum(layer.last_matmul_gradients, second_run)
     result: FloatArray = layer.working_set + np.maximum(layer.transient, unpacked)
+    return result
+
+
+def _at_attention(asked: Question, layer: LayerBackward, recomputed: BoolArray) -> FloatArray:
+    """Return what is alive of a layer at its attention, with scores that come back from the host where they wait there.
+
+    What a second run makes stays on the device.
+    """
+    if not layer.returned_scores.any():
+        return layer.attention_gradients
+    comes_back = asked.layouts.activation_offload & ~recomputed
+    result: FloatArray = layer.attention_gradients + np.where(comes_back, layer.returned_scores, 0.0)
     return result
 
 
@@ -298,12 +319,14 @@ def _runs_experts_again(asked: Question) -> BoolArray:
     return runs_again
 
 
-def _beside_reduced_experts(asked: Question, held: LayerHoldings, layer: LayerBackward) -> list[Moment]:
+def _beside_reduced_experts(
+    asked: Question, held: LayerHoldings, layer: LayerBackward, recomputed: BoolArray
+) -> list[Moment]:
     """Return the moments of the rest of a layer while its experts, whose weights are gone, are reduced."""
     size = asked.job.precision.compute_bytes
     behind = size * (held.behind_attention - held.experts)
     dense = size * (held.elements - held.experts)
     return [
-        Moment("attention beside reduced experts", layer.attention_gradients, behind),
+        Moment("attention beside reduced experts", _at_attention(asked, layer, recomputed), behind),
         Moment("first norm beside reduced experts", layer.at_input_norm, dense),
     ]

@@ -7,11 +7,12 @@ from plimsoll.planners.jobs.adapters import (
     adapter_weights,
     adapters_by_input,
     check_targets,
+    learning_operations,
     matrix_features,
     module_name,
 )
 from plimsoll.planners.questions import Lora
-from tests.planners.factories import gpt, llama
+from tests.planners.factories import gpt, llama, small_mixtral
 
 PHI_3 = {
     "model_type": "phi3",
@@ -46,6 +47,13 @@ def test_each_tensor_has_as_many_readers_as_adapters():
 def test_one_matrix_of_queries_keys_and_values_has_one_adapter():
     layer = describe_config(PHI_3, name="tiny").layers[0]
     assert _read(layer, "qkv_proj", "gate_up_proj") == {"attention_input": 1, "feed_forward_input": 1}
+
+
+def test_a_router_does_not_learn_beside_attention_s_adapters():
+    block, lora = small_mixtral().layers[0], Lora(target_modules=("q_proj", "k_proj"))
+    learning = learning_operations(block, block.weights, lora)
+    assert "query_projection" in learning
+    assert "router" not in learning
 
 
 def test_conv1d_matrices_are_read_the_right_way_round():

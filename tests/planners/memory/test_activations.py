@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory import activations, mixture_backward, routing
 from plimsoll.planners.memory.activations import (
@@ -110,6 +111,20 @@ def test_a_frozen_last_matrix_lets_a_third_gradient_meet_the_others():
 def test_of_an_ungated_layer_one_gradient_less_meets_the_others():
     assert meeting_gradients(gpt().layers[0], None)[1] == 1
     assert meeting_gradients(gpt().layers[0], frozenset())[1] == 2
+
+
+@pytest.mark.parametrize(("kept", "meeting", "expected"), [(1, 2, 1), (4, 3, 2), (1, 4, 3), (0, 2, 2)])
+def test_transformers_own_activations_hold_what_they_are_written_in(kept, meeting, expected):
+    # One of the gradients lies where the next matrix's input lay, but for ReLU, whose result is that input.
+    block = gpt().layers[0]
+    own = tuple(
+        dataclasses.replace(op, kept_tensors=kept, meeting_gradients=meeting)
+        if op.kind is OperationKind.ACTIVATION
+        else op
+        for op in block.operations
+    )
+    assert meeting_gradients(dataclasses.replace(block, operations=own), None, own_code=True)[1] == expected
+    assert meeting_gradients(dataclasses.replace(block, operations=own), None)[1] == 1
 
 
 def test_in_place_the_product_s_gradient_alone_is_new():
@@ -286,3 +301,13 @@ def test_the_names_by_which_a_mixture_is_looked_at_are_those_of_its_description(
     gated = {*activations.EXPERT_TENSORS} - {"expert_inner"}
     assert {*activations.DISPATCHED_TENSORS, *gated, routing.SCORES} <= tensors
     assert {mixture_backward.DISPATCHED, mixture_backward.EXPERT_OUTPUT, mixture_backward.EXPERT_PRODUCT} <= tensors
+
+
+def test_under_autocast_every_matrix_casts_a_stream_that_no_norm_lies_before():
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    config = {"model_type": "olmo2", "vocab_size": 101, "hidden_size": 64, "intermediate_size": 128, **sizes}
+    block, kernels = describe_config(config, name="small").layers[0], load_profile("ddp").kernels
+    sized = {"attention": "flash", "element_bytes": 2}
+    plain, cast = (saved_bytes(block, kernels, **sized, autocast=autocast) for autocast in (False, True))
+    # Three copies for query, key and value, two for the feed-forward's halves; one of each was saved.
+    assert cast.sequence_bytes - plain.sequence_bytes == (3 + 2 - 2) * 2 * 64

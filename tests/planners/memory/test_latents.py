@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.memory.latents import save_latents
+from plimsoll.planners.memory.latents import save_latents, weight_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import llama
 
@@ -48,3 +48,17 @@ def test_an_indexer_s_weights_are_no_value():
     assert "index_weights" not in kept
     # 128 heads of 128 features of keys without position and as many of values.
     assert kept["value"] == 2 * (128 + 128) / 128
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("deepseek-ai/DeepSeek-V2-Lite", 4),
+        ("MiniMaxAI/MiniMax-M2", 4),
+        ("zai-org/GLM-4.5-Air", 4),
+        ("Qwen/Qwen3-30B-A3B", 2),
+    ],
+)
+def test_scores_in_fp32_widen_the_outputs_that_they_weigh(model, expected):
+    layer = describe_config(dict(catalogue().model(model).config), name="mixture").layers[-1]
+    assert weight_bytes(layer, KERNELS, 2) == expected

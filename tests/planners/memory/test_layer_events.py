@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_events import (
     NOTHING_SAVED,
     adapter_cast_bytes,
+    beside_second_run,
+    keeps_input,
     live_at_attention,
     live_at_first_products,
     live_at_second_norm,
@@ -55,6 +59,17 @@ def test_at_the_first_products_one_half_is_left_of_kernels_that_work_in_place():
     assert held.tensor_bytes == 2 * 2 * 64 + 2 * 2 * 32 + 4 * 4 + 2 * 128
 
 
+def test_an_ungated_layer_with_kernels_for_its_norms_has_one_first_matrix():
+    sizes = {"vocab_size": 101, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "resid_pdrop": 0.0}
+    layer = describe_config({"model_type": "gpt2", **sizes}, name="small").layers[0]
+    held = live_at_first_products(layer, KERNELS, attention="flash", element_bytes=2, learning=None)
+    # The first norm's input and two statistics; the second's input and output, a gradient and the residual's.
+    assert held.sequence_bytes == 2 * 64 + 8 + 4 * 2 * 64
+    # The first norm's output as gathered; query, key, value and context of 64, four heads' statistics, and what the
+    # first matrix of 256 wrote.
+    assert (held.gathered_bytes, held.tensor_bytes) == (2 * 64, 2 * 4 * 64 + 4 * 4 + 2 * 256)
+
+
 def test_separate_kernels_and_a_head_have_no_such_moment():
     assert live_at_first_products(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_SAVED
     head, kernels = small_llama().head, load_profile("accelerate", "fused").kernels
@@ -100,3 +115,40 @@ def test_the_last_adapter_s_input_in_fp32_stands_beside_what_its_layer_saves():
 
 def test_a_last_matrix_without_an_adapter_has_no_such_event():
     assert adapter_cast_bytes(LAYER, KERNELS, {"attention_input": 3}, 2) == 0
+
+
+def layer_of(model_type):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    config = {"model_type": model_type, "vocab_size": 101, "hidden_size": 64, "intermediate_size": 128, **sizes}
+    return describe_config(config, name="small").layers[0]
+
+
+def test_at_the_end_of_a_second_run_the_last_norm_s_output_is_held_uncast():
+    # The stream's gradient in fp32, the half's in 16 bits, and the norm's output in fp32.
+    assert beside_second_run(LAYER, 2) == (4 + 2 + 4) * 64
+
+
+def test_norms_after_a_half_leave_the_stream_between_the_halves_unsaved():
+    # Both gradients; the norm's output in 16 bits, and the stream in fp32, which only matrices read.
+    assert beside_second_run(layer_of("olmo2"), 2) == (4 + 2) * 64 + 2 * 64 + 4 * 64
+    assert beside_second_run(small_llama().head, 2) > 0
+    assert beside_second_run(replace(LAYER, operations=()), 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "framework", "autocast", "expected"),
+    [
+        ("llama", "fsdp2", False, False),  # the norm saves a copy in fp32
+        ("llama", "fsdp2", True, True),  # which is the stream itself
+        ("llama", "megatron", False, True),
+        ("olmo2", "fsdp2", False, True),  # matrices save it as it is
+        ("olmo2", "fsdp2", True, False),  # or casts of it
+    ],
+)
+def test_a_layer_keeps_its_input_where_an_operation_saves_it_uncast(model_type, framework, autocast, expected):
+    kernels = load_profile(framework).kernels
+    assert keeps_input(layer_of(model_type), kernels, learning=None, autocast=autocast) is expected
+
+
+def test_a_frozen_matrix_does_not_keep_the_input():
+    assert not keeps_input(layer_of("olmo2"), KERNELS, learning=frozenset(), autocast=False)

@@ -1,6 +1,8 @@
 """A small Mixtral of eight experts, two of them for each token."""
 
-from plimsoll.planners.memory.routing import latest_routing_bytes, routing_bytes
+from dataclasses import replace
+
+from plimsoll.planners.memory.routing import latest_routing_bytes, routing_bytes, save_router_input
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
@@ -21,3 +23,11 @@ def test_megatron_keeps_the_order_of_all_experts_tokens_and_remembers_their_scor
 def test_a_dense_layer_routes_nothing():
     for kernels in (FSDP2, MEGATRON):
         assert routing_bytes(DENSE, kernels, 2) == latest_routing_bytes(DENSE, kernels, 2) == 0
+
+
+def test_a_router_in_fp32_keeps_a_copy_of_its_input_where_it_learns():
+    in_fp32 = replace(MIXTURE, operations=tuple(replace(op, in_fp32=op.name == "router") for op in MIXTURE.operations))
+    for block, learning, expected in ((in_fp32, None, 6.0), (in_fp32, frozenset(), 2.0), (MIXTURE, None, 2.0)):
+        saved = {"feed_forward_input": 2.0}
+        save_router_input(block, saved, learning)
+        assert saved == {"feed_forward_input": expected}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.activations import SavedBytes, saved_bytes
 from plimsoll.planners.stacks.profile import load_profile
@@ -97,3 +98,23 @@ def test_clamped_experts_keep_seven_tensors() -> None:
 def test_a_rotation_of_part_of_each_head_copies_the_attention_s_output() -> None:
     # Query and key rotated, the product of all three that the value is a view of, and the output twice; 256 twice.
     assert kept(model("gpt_neox", SIZES)).tensor_bytes == 2 * (2 + 3 + 2) * HIDDEN + 2 * 2 * INNER + STATISTICS
+
+
+def test_gpt_2_s_eager_softmax_is_in_sixteen_bits_and_drops_scores_out() -> None:
+    own = saved_bytes(model("gpt2", GPT_2).layers[0], TRANSFORMERS, attention="eager", element_bytes=2)
+    # The softmax's result, a mask of a byte and what is left, for each of four heads.
+    assert own.score_bytes == 4 * (2 + 1 + 2)
+
+
+def test_gemma_2_caps_its_scores_where_the_config_does_not_say_otherwise() -> None:
+    capped, plain = (
+        saved_bytes(model("gemma2", SIZES, **said).layers[0], TRANSFORMERS, attention="eager", element_bytes=2)
+        for said in ({}, {"attn_logit_softcapping": None})
+    )
+    assert capped.score_bytes - plain.score_bytes == 4 * 2
+
+
+def test_minimax_m2_joins_what_it_rotates_with_what_it_does_not() -> None:
+    block = describe_config(dict(catalogue().model("MiniMaxAI/MiniMax-M2").config), name="mixture").layers[0]
+    assert [op.concatenates for op in block.operations if op.kind is OperationKind.ROTARY] == [True]
+    assert not any(op.in_fp32 for op in block.operations if op.name == "router")
