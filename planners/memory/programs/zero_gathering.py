@@ -1,0 +1,147 @@
+"""How DeepSpeed's stage 3 gathers parameters, module call by module call; all in elements.
+
+From the second micro-batch on the engine knows in which order modules are called, and gathers ahead with every call
+until so much is gathered (runtime/zero/partitioned_param_coordinator.py, `_fetch_sub_module_impl`, 333, and
+`__params_to_release`, 638). It counts what is ahead in elements, so that nothing here depends on the layout.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+# stage3_param_persistence_threshold: smaller ones stay gathered from step to step.
+PERSISTENT_ELEMENTS = 100_000
+# stage3_max_reuse_distance.
+REUSE_DISTANCE = 1_000_000_000
+NEVER = -1
+
+
+class Status(Enum):
+    """Where a parameter is."""
+
+    CUT = "cut"
+    IN_FLIGHT = "in flight"
+    WHOLE = "whole"
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Parameters gathered into one storage, each copied out of it as the first of them is waited for."""
+
+    members: list[_Parameter]
+    waiting: int
+    is_copied: bool = False
+
+    @property
+    def elements(self) -> int:
+        return sum(parameter.elements for parameter in self.members)
+
+
+@dataclass(slots=True, eq=False)
+class _Parameter:
+    elements: int
+    status: Status = Status.CUT
+    used_until: int = NEVER
+    group: _Group | None = None
+    uses: list[int] = field(default_factory=list)
+
+
+class Coordinator:
+    """Follows the calls of one micro-batch, `calls` in their order: which parameters each module has of its own."""
+
+    def __init__(self, sizes: Sequence[int], calls: Sequence[Sequence[int]], most_live: int, bucket: int) -> None:
+        self._most_live, self._bucket = most_live, bucket
+        self._parameters = [_Parameter(elements) for elements in sizes]
+        self._queue = [(number, step) for step, call in enumerate(calls) for number in call]
+        self._next = 0
+        passed = (sum(sizes[number] for number in call) for call in calls)
+        self._passed = [0, *itertools.accumulate(passed)]
+        for number, step in self._queue:
+            self._parameters[number].uses.append(step)
+        self._live = 0
+        self._step = 0
+        self.held = 0
+
+    def fetch(self, numbers: Sequence[int]) -> int:
+        """Gather a module's parameters and some ahead; return the most that is gathered meanwhile."""
+        own = [self._parameters[number] for number in numbers]
+        self._gather([parameter for parameter in own if parameter.status is Status.CUT])
+        most = self.held
+        for parameter in own:
+            most = max(most, self._wait(parameter))
+        self._pass_by(own)
+        self._gather_ahead()
+        self._step += 1
+        return max(most, self.held)
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """Let go of a module's parameters that are not used again soon."""
+        for number in numbers:
+            parameter = self._parameters[number]
+            if parameter.status is Status.WHOLE and not self._is_used_soon(parameter):
+                parameter.status = Status.CUT
+                self.held -= parameter.elements
+                self._live -= parameter.elements
+
+    def _gather(self, parameters: Sequence[_Parameter]) -> None:
+        if not parameters:
+            return
+        elements = sum(parameter.elements for parameter in parameters)
+        group = _Group(list(parameters), waiting=len(parameters)) if len(parameters) > 1 else None
+        for parameter in parameters:
+            parameter.status, parameter.group = Status.IN_FLIGHT, group
+        self.held += elements
+        self._live += elements
+
+    def _wait(self, parameter: _Parameter) -> int:
+        """Wait for a parameter's gathering; return the most that is gathered meanwhile."""
+        group, parameter.group = parameter.group, None
+        if group is None:
+            parameter.status = Status.WHOLE
+            return self.held
+        if not group.is_copied:
+            group.is_copied = True
+            self.held += group.elements
+            for member in group.members:
+                member.status = Status.WHOLE
+        most = self.held
+        group.waiting -= 1
+        if not group.waiting:
+            self.held -= group.elements
+        return most
+
+    def _pass_by(self, own: Sequence[_Parameter]) -> None:
+        """Take a module's uses off the queue that no gathering ahead has taken."""
+        missing = {id(parameter) for parameter in own if parameter.used_until < self._step}
+        while missing and self._next < len(self._queue):
+            number, step = self._queue[self._next]
+            self._next += 1
+            self._parameters[number].used_until = step
+            missing.discard(id(self._parameters[number]))
+
+    def _gather_ahead(self) -> None:
+        limit = min(self._most_live - self._live, self._bucket)
+        taken: list[_Parameter] = []
+        elements = 0
+        while self._next < len(self._queue) and elements < limit:
+            number, step = self._queue[self._next]
+            self._next += 1
+            parameter = self._parameters[number]
+            parameter.used_until = max(parameter.used_until, step)
+            if parameter.status is Status.CUT and parameter not in taken:
+                taken.append(parameter)
+                elements += parameter.elements
+        self._gather(taken)
+
+    def _is_used_soon(self, parameter: _Parameter) -> bool:
+        if parameter.used_until > self._step:
+            return True
+        place = bisect.bisect_left(parameter.uses, self._step)
+        if place == len(parameter.uses):
+            return False
+        return self._passed[parameter.uses[place]] - self._passed[self._step] < REUSE_DISTANCE
+

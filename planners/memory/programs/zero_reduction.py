@@ -1,0 +1,200 @@
+"""How DeepSpeed's engine reduces gradients, tensor by tensor, and what that holds; all in elements.
+
+Stages 0 and 1 keep whole gradients to the step's end, stages 2 and 3 gather them in a bucket as they come. A bucket is
+flushed as the next gradient does not fit; one that is larger than the bucket waits in a storage of its own
+(runtime/zero/stage_1_and_2.py, `reduce_independent_p_g_buckets_and_remove_grads`, 1414; stage3.py, 1569).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from plimsoll.planners.memory.programs.zero_tensors import Tensor
+
+# runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once without ZeRO.
+REDUCED_AT_ONCE = 500_000_000
+
+
+class Reduction(Protocol):
+    """What is done with gradients as they come; `held` is what stays of them."""
+
+    held: int
+
+    def hook(self, tensor: Tensor) -> int:
+        """Take a gradient that has just been made; return the most that is held meanwhile, itself included."""
+
+    def end(self) -> int:
+        """Reduce what is left, and return the most that is held meanwhile."""
+
+
+class Kept:
+    """Stages 0 and 1 as gradients come: all are kept, or added to those of the micro-batches before."""
+
+    def __init__(self, *, adds_up: bool) -> None:
+        self.held = 0
+        self._adds_up = adds_up
+
+    def hook(self, tensor: Tensor) -> int:
+        """Keep a gradient."""
+        most = self.held + tensor.elements
+        self.held += 0 if self._adds_up else tensor.elements
+        return most
+
+    def end(self) -> int:
+        """Do nothing before the step's last micro-batch is through (`whole_at_boundary`, `divided_at_boundary`)."""
+        return self.held
+
+
+class Parts:
+    """The parts of stages 1 and 2: all parameters end to end, cut evenly; the last rank's part is the model's end.
+
+    `touched` are the elements of the tensors that it reaches into, whole ones: for these gradients that a rank keeps
+    are allocated at once (stage_1_and_2.py, 2184). `slices` are what of them lies within the part.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
+        elements = sum(tensor.elements for tensor in tensors)
+        # Padded to two elements a rank (stage_1_and_2.py, 435).
+        self.each = 2 * -(-elements // (2 * ranks))
+        self._first = self.each * (ranks - 1)
+        ends = itertools.accumulate(tensor.elements for tensor in tensors)
+        own = [(tensor.elements, end) for tensor, end in zip(tensors, ends, strict=True) if self.is_own(end)]
+        self.touched = sum(size for size, _ in own)
+        self.slices = [min(size, end - self._first) for size, end in own]
+
+    def is_own(self, end: int) -> bool:
+        """Return whether the last part reaches into what ends there."""
+        return end > self._first
+
+    def copied(self, first: int, end: int, bucket: int) -> int:
+        """Return the largest copy that is made as these elements are reduced.
+
+        Each rank's slice goes to it alone; slices are put end to end until they are more than the bucket, and one
+        alone is not copied (stage_1_and_2.py, `allreduce_and_scatter`, 1545).
+        """
+        most, gathered, slices = 0, 0, 0
+        while first < end:
+            cut = min((first // self.each + 1) * self.each, end)
+            gathered, slices, first = gathered + cut - first, slices + 1, cut
+            if gathered > bucket or first == end:
+                most = max(most, gathered if slices > 1 else 0)
+                gathered = slices = 0
+        return most
+
+
+class DividedAsTheyCome:
+    """Stage 2: a gradient is copied into the bucket and let go of; of a flushed bucket a rank keeps its part's."""
+
+    def __init__(self, tensors: Sequence[Tensor], parts: Parts, bucket: int) -> None:
+        self.held = 0
+        self._parts, self._bucket = parts, bucket
+        self._end = sum(tensor.elements for tensor in tensors)
+        self._filled, self._waits, self._first, self._last = 0, 0, self._end, self._end
+        self._has_own = False
+
+    def hook(self, tensor: Tensor) -> int:
+        """Copy a gradient into the bucket, flushing it first if there is no room."""
+        most = self.held + tensor.elements
+        if self._filled + tensor.elements > self._bucket:
+            most = self._flush() + tensor.elements
+        if tensor.elements > self._bucket:
+            self._waits = tensor.elements
+            self.held += tensor.elements
+        self._filled += tensor.elements
+        self._first -= tensor.elements
+        return max(most, self.held)
+
+    def end(self) -> int:
+        """Flush what is left."""
+        return self._flush()
+
+    def _flush(self) -> int:
+        copied = self._parts.copied(self._first, self._last, self._bucket)
+        most = self.held + copied
+        if self._filled and self._parts.is_own(self._last) and not self._has_own:
+            self._has_own = True
+            self.held += self._parts.touched
+            most = max(most, self.held)
+        self.held -= self._waits
+        self._filled, self._waits, self._last = 0, 0, self._first
+        return most
+
+
+class ScatteredAsTheyCome:
+    """Stage 3: of a flushed bucket each rank adds its slices to the parts that it has of every tensor.
+
+    They are put end to end, each padded to equal slices, unless it is one alone that divides evenly
+    (runtime/comm/coalesced_collectives.py, `reduce_scatter_coalesced`, 80).
+    """
+
+    def __init__(self, ranks: int, bucket: int) -> None:
+        self.held = 0
+        self._ranks, self._bucket = ranks, bucket
+        self._waits = 0
+        self._sizes: list[int] = []
+
+    def hook(self, tensor: Tensor) -> int:
+        """Copy a gradient into the bucket, flushing it first if there is no room."""
+        most = self.held + tensor.elements
+        if self._sizes and sum(self._sizes) + tensor.elements > self._bucket:
+            most = self._flush() + tensor.elements
+        if tensor.elements > self._bucket:
+            self._waits = tensor.elements
+            self.held += tensor.elements
+        self._sizes.append(tensor.elements)
+        return max(most, self.held)
+
+    def end(self) -> int:
+        """Flush what is left."""
+        return self._flush()
+
+    def _flush(self) -> int:
+        padded = sum(-(-size // self._ranks) * self._ranks for size in self._sizes)
+        is_alone = len(self._sizes) == 1 and padded == self._sizes[0]
+        most = self.held + (0 if is_alone else padded)
+        self.held -= self._waits
+        self._sizes, self._waits = [], 0
+        return most
+
+
+def whole_at_boundary(tensors: Iterable[Tensor]) -> int:
+    """Return the largest copy of stage 0: gradients end to end until they are more than so many elements."""
+    runs = list(_runs(tensors, REDUCED_AT_ONCE))
+    return max((sum(run) for run in runs if len(run) > 1), default=0)
+
+
+def _runs(tensors: Iterable[Tensor], limit: int) -> Iterator[list[int]]:
+    run: list[int] = []
+    for tensor in tensors:
+        run.append(tensor.elements)
+        if sum(run) > limit:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def divided_at_boundary(tensors: Sequence[Tensor], parts: Parts, bucket: int) -> int:
+    """Return the most gradients and copies of stage 1 as the step's last micro-batch ends, beside the bucket.
+
+    All are there; each is copied into the bucket and let go of, the embedding's first. An oversized one of no rank's
+    own part stays to the end (stage_1_and_2.py, 958).
+    """
+    held = most = sum(tensor.elements for tensor in tensors)
+    filled = first = end = waits = 0
+    has_own = False
+    for tensor in [*tensors, None]:
+        if tensor is None or filled + tensor.elements > bucket:
+            most = max(most, held + parts.copied(first, end, bucket))
+            if filled and parts.is_own(end):
+                held += 0 if has_own else parts.touched
+                has_own, most = True, max(most, held)
+                held -= waits
+            filled, first, waits = 0, end, 0
+        if tensor is not None:
+            filled, end = filled + tensor.elements, end + tensor.elements
+            waits = tensor.elements if tensor.elements > bucket else 0
+            held -= 0 if waits else tensor.elements
+    return most

@@ -1,0 +1,220 @@
+"""A micro-batch as DeepSpeed's engine goes through it, tensor by tensor: what it holds beside states and activations.
+
+All decisions of the engine hang on numbers of elements and on the number of ranks, and on nothing else of a layout. So
+they are followed once for each number of ranks, and what a program needs of them is how much more is held at most, and
+in the end, than as each layer began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.memory.programs.zero_gathering import PERSISTENT_ELEMENTS, Coordinator
+from plimsoll.planners.memory.programs.zero_reduction import Reduction
+from plimsoll.planners.memory.programs.zero_tensors import BEHIND_ATTENTION, At, ModelTensors, Tensor
+
+EMBEDDING, HEAD = -1, -2
+
+
+class Act(Enum):
+    """What happens at an event of a micro-batch."""
+
+    GATHER = "gather"
+    RELEASE = "release"
+    REDUCE = "reduce"
+    KEEP = "keep"
+    REDUCE_KEPT = "reduce kept"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Module:
+    """A module: its parameters' numbers, and those that learn; nothing of modules without parameters."""
+
+    at: At = At.ATTENTION
+    numbers: tuple[int, ...] = ()
+    learning: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    act: Act
+    layer: int
+    at: At
+    numbers: tuple[int, ...] = ()
+    tensor: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Passage:
+    """Elements that are held at most, at each moment of a layer, and in the end, beyond those at its beginning."""
+
+    most: list[int] = field(default_factory=lambda: [0] * len(At))
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """A micro-batch's passages: forwards, backwards, and what is held at most as the last bucket is flushed.
+
+    `before_end` is what is held just before that.
+    """
+
+    forward: dict[int, Passage]
+    backward: dict[int, Passage]
+    before_end: int
+    end: int
+
+
+def walk(
+    model: ModelTensors,
+    reduction: Reduction,
+    gathering: tuple[int, int] | None,
+    *,
+    is_tied: bool,
+    is_recomputed: bool,
+    has_leaves: bool,
+) -> Walk:
+    """Follow a micro-batch; `gathering` are the most live elements and those gathered ahead at once, None if none is."""
+    sizes, modules = _modules(model, is_tied=is_tied, has_leaves=has_leaves)
+    forward = list(_forward(modules))
+    backward = list(_backward(modules, is_recomputed=is_recomputed, has_leaves=has_leaves))
+    coordinator = None
+    if gathering is not None:
+        calls = [event.numbers for event in (*forward, *backward) if event.act is Act.GATHER]
+        coordinator = Coordinator(sizes, calls, *gathering)
+    of_forward = _follow(forward, coordinator, reduction)
+    of_backward = _follow(backward, coordinator, reduction)
+    before_end = reduction.held + (coordinator.held if coordinator else 0)
+    return Walk(of_forward, of_backward, before_end, before_end - reduction.held + reduction.end())
+
+
+def persistent_elements(model: ModelTensors) -> int:
+    """Return the elements of parameters that stage 3 leaves gathered from step to step."""
+    return sum(
+        tensor.elements
+        for part in (model.embedding, *model.layers, model.head)
+        for tensor in part
+        if tensor.elements <= PERSISTENT_ELEMENTS
+    )
+
+
+def _modules(
+    model: ModelTensors, *, is_tied: bool, has_leaves: bool
+) -> tuple[list[int], dict[int, tuple[_Module, ...]]]:
+    """Return the parameters' sizes and the modules of embedding, layers and head in the order of their calls."""
+    sizes: list[int] = []
+    embedding = _of_part(model.embedding, sizes, at=At.ATTENTION)
+    modules = {EMBEDDING: embedding}
+    for number, tensors in enumerate(model.layers):
+        of_layer = _of_part(tensors, sizes, at=None, is_leaf=has_leaves)
+        attention = [module for module in of_layer if module.at in (At.OUTPUT, At.ATTENTION)]
+        rest = [module for module in of_layer if module.at in (At.LAST, At.FEED_FORWARD)]
+        none, norm = _Module(At.ATTENTION), _Module(At.OUTPUT)
+        # The layer and its first norm, the attention; the second norm and the feed-forward with its activation.
+        modules[number] = (none, none, none, *attention, norm, _Module(At.LAST), *rest[:1], _Module(At.FEED_FORWARD), *rest[1:])
+    head = _of_part(model.head, sizes, at=At.LAST)
+    if is_tied:
+        head = (*head, _Module(At.LAST, embedding[0].numbers[:1]))
+    modules[HEAD] = head
+    return sizes, modules
+
+
+def _of_part(
+    tensors: Sequence[Tensor], sizes: list[int], at: At | None, *, is_leaf: bool = False
+) -> tuple[_Module, ...]:
+    by_name: dict[str, list[tuple[int | None, Tensor]]] = {}
+    for tensor in tensors:
+        number = None
+        if tensor.elements > PERSISTENT_ELEMENTS:
+            number = len(sizes)
+            sizes.append(tensor.elements)
+        is_inside = is_leaf and tensor.part in BEHIND_ATTENTION
+        by_name.setdefault("leaf" if is_inside else tensor.module, []).append((number, tensor))
+    made = []
+    for held in by_name.values():
+        made.append(
+            _Module(
+                at=min(tensor.at for _, tensor in held) if at is None else at,
+                numbers=tuple(number for number, _ in held if number is not None),
+                learning=tuple(tensor for _, tensor in held if tensor.learns),
+            )
+        )
+    return tuple(made)
+
+
+def _forward(modules: dict[int, tuple[_Module, ...]]) -> Iterator[_Event]:
+    for part in sorted(modules, key=_place):
+        for module in modules[part]:
+            yield _Event(Act.GATHER, part, module.at, module.numbers)
+            yield _Event(Act.RELEASE, part, module.at, module.numbers)
+
+
+def _place(part: int) -> tuple[int, int]:
+    """Return where in the order of the forward pass a part stands."""
+    return (part == HEAD) - (part == EMBEDDING), part
+
+
+def _backward(
+    modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool, has_leaves: bool
+) -> Iterator[_Event]:
+    for part in sorted(modules, key=_place, reverse=True):
+        again = is_recomputed and part >= 0
+        for module in reversed(modules[part]):
+            yield _Event(Act.GATHER, part, module.at, module.numbers)
+            if again and module.numbers:
+                again = False
+                yield from _run_again(modules[part], part)
+            yield from _reduced(module, part, is_leaf=has_leaves and module.at is At.LAST and len(module.learning) > 1)
+            yield _Event(Act.RELEASE, part, module.at, module.numbers)
+
+
+def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
+    """Yield the second forward pass of a layer, as the first of its saved tensors is asked for."""
+    for module in modules:
+        yield _Event(Act.GATHER, part, At.LAST, module.numbers)
+        if module is not modules[-1]:
+            yield _Event(Act.RELEASE, part, At.LAST, module.numbers)
+
+
+def _reduced(module: _Module, part: int, *, is_leaf: bool) -> Iterator[_Event]:
+    """Yield the gradients of a module; those of one whose submodules have no hooks wait until all are made."""
+    if is_leaf:
+        for tensor in reversed(module.learning):
+            yield _Event(Act.KEEP, part, tensor.at, tensor=tensor)
+        for tensor in module.learning:
+            yield _Event(Act.REDUCE_KEPT, part, At.FEED_FORWARD, tensor=tensor)
+        return
+    for tensor in reversed(module.learning):
+        yield _Event(Act.REDUCE, part, tensor.at if part >= 0 else module.at, tensor=tensor)
+
+
+def _follow(
+    events: Sequence[_Event], coordinator: Coordinator | None, reduction: Reduction
+) -> dict[int, Passage]:
+    """Return the passage of every part."""
+    passages: dict[int, Passage] = {}
+    kept = began = 0
+    for event in events:
+        gathered = coordinator.held if coordinator else 0
+        if event.layer not in passages:
+            passages[event.layer] = Passage()
+            began = gathered + reduction.held
+        most = gathered + reduction.held + kept
+        if event.tensor is not None:
+            if event.act is Act.KEEP:
+                kept += event.tensor.elements
+                most += event.tensor.elements
+            else:
+                kept -= event.tensor.elements if event.act is Act.REDUCE_KEPT else 0
+                most = gathered + kept + reduction.hook(event.tensor)
+        elif coordinator and event.act is Act.GATHER:
+            most = reduction.held + kept + coordinator.fetch(event.numbers)
+        elif coordinator:
+            coordinator.release(event.numbers)
+        passage = passages[event.layer]
+        passage.most[event.at] = max(passage.most[event.at], most - began)
+        passage.left = reduction.held + (coordinator.held if coordinator else 0) - began
+    return passages
