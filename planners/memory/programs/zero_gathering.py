@@ -46,14 +46,21 @@ class _Parameter:
     elements: int
     status: Status = Status.CUT
     used_until: int = NEVER
+    is_pinned: bool = False
     group: _Group | None = None
     uses: list[int] = field(default_factory=list)
 
 
 class Coordinator:
-    """Follows the calls of one micro-batch, `calls` in their order: which parameters each module has of its own."""
+    """Follows the calls of one micro-batch, `calls` in their order: which parameters each module has of its own.
 
-    def __init__(self, sizes: Sequence[int], calls: Sequence[Sequence[int]], most_live: int, bucket: int) -> None:
+    `turn` is the first one of the backward pass.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], calls: Sequence[Sequence[int]], turn: int, most_live: int, bucket: int
+    ) -> None:
+        self._turn = turn
         self._most_live, self._bucket = most_live, bucket
         self._parameters = [_Parameter(elements) for elements in sizes]
         self._queue = [(number, step) for step, call in enumerate(calls) for number in call]
@@ -78,14 +85,31 @@ class Coordinator:
         self._step += 1
         return max(most, self.held)
 
-    def release(self, numbers: Sequence[int]) -> None:
-        """Let go of a module's parameters that are not used again soon."""
+    def release(self, numbers: Sequence[int], pinned: Sequence[int] = (), *, is_leaf: bool = False) -> None:
+        """Let go of a module's parameters that are not used again soon; the storages of the `pinned` ones stay.
+
+        As one is let go of whose submodules have no hooks, what comes is looked at with all that it has within, and
+        the whole model is the first to be differentiated.
+        """
+        if is_leaf and self._step <= self._turn and self._passed[self._turn] - self._passed[self._step] < REUSE_DISTANCE:
+            return
         for number in numbers:
             parameter = self._parameters[number]
             if parameter.status is Status.WHOLE and not self._is_used_soon(parameter):
                 parameter.status = Status.CUT
-                self.held -= parameter.elements
                 self._live -= parameter.elements
+                if number in pinned:
+                    parameter.is_pinned = True
+                else:
+                    self.held -= parameter.elements
+
+    def unpin(self, numbers: Sequence[int]) -> None:
+        """Let go of storages that were only saved for the backward pass that has now been."""
+        for number in numbers:
+            parameter = self._parameters[number]
+            if parameter.is_pinned:
+                parameter.is_pinned = False
+                self.held -= parameter.elements
 
     def _gather(self, parameters: Sequence[_Parameter]) -> None:
         if not parameters:

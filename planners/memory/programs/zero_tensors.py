@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from plimsoll.planners.architecture import Part, Split, Weight
@@ -29,13 +29,17 @@ class At(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tensor:
-    """One parameter on a rank: its elements, whether it learns, and the module that has it, by name."""
+    """One parameter on a rank: its elements, whether it learns, and the module that has it, by name.
+
+    `is_pinned` where the operation that uses it saves it: a product that is no linear layer's.
+    """
 
     elements: int
     learns: bool
     module: str
     part: Part
     at: At
+    is_pinned: bool = False
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PARTS)
@@ -54,7 +58,7 @@ def tensors_of(part: BlockWeights, expert_parallel: int) -> tuple[Tensor, ...]:
             if one.part is Part.EXPERT and weight.is_linear and not weight.is_fused and weight.split is not Split.ROW:
                 if one.module in merged:
                     place = merged[one.module]
-                    made[place] = _sum(made[place], one)
+                    made[place] = replace(made[place], elements=made[place].elements + one.elements)
                     continue
                 merged[one.module] = len(made)
             made.append(one)
@@ -65,13 +69,12 @@ def _tensor(weight: Weight, expert_parallel: int, *, learns: bool) -> Tensor:
     ranks = expert_parallel if weight.experts > 1 else 1
     module = "experts" if weight.experts > 1 else weight.name.rpartition(".")[0]
     return Tensor(
-        elements=weight.elements // ranks, learns=learns, module=module, part=weight.part, at=_moment(weight)
-    )
-
-
-def _sum(one: Tensor, other: Tensor) -> Tensor:
-    return Tensor(
-        elements=one.elements + other.elements, learns=one.learns, module=one.module, part=one.part, at=one.at
+        elements=weight.elements // ranks,
+        learns=learns,
+        module=module,
+        part=weight.part,
+        at=_moment(weight),
+        is_pinned=weight.experts > 1 and weight.is_linear,
     )
 
 

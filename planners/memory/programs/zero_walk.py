@@ -17,6 +17,7 @@ from plimsoll.planners.memory.programs.zero_reduction import Reduction
 from plimsoll.planners.memory.programs.zero_tensors import BEHIND_ATTENTION, At, ModelTensors, Tensor
 
 EMBEDDING, HEAD = -1, -2
+LEAF = "leaf"
 
 
 class Act(Enum):
@@ -25,17 +26,25 @@ class Act(Enum):
     GATHER = "gather"
     RELEASE = "release"
     REDUCE = "reduce"
+    UNPIN = "unpin"
     KEEP = "keep"
     REDUCE_KEPT = "reduce kept"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Module:
-    """A module: its parameters' numbers, and those that learn; nothing of modules without parameters."""
+    """A module: its parameters' numbers, and those that learn; nothing of modules without parameters.
+
+    `pinned` are the numbers of those whose storage its operation saves for the backward pass: it stays though the
+    engine lets go of the parameter. The engine puts a function of its own in the place of linear layers' alone
+    (runtime/zero/linear.py); a mixture's grouped products are not that.
+    """
 
     at: At = At.ATTENTION
     numbers: tuple[int, ...] = ()
     learning: tuple[Tensor, ...] = ()
+    pinned: tuple[int, ...] = ()
+    is_leaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class _Event:
     at: At
     numbers: tuple[int, ...] = ()
     tensor: Tensor | None = None
+    pinned: tuple[int, ...] = ()
+    is_leaf: bool = False
 
 
 @dataclass(slots=True)
@@ -79,12 +90,16 @@ def walk(
 ) -> Walk:
     """Follow a micro-batch; `gathering` are the most live elements and those gathered ahead at once, None if none is."""
     sizes, modules = _modules(model, is_tied=is_tied, has_leaves=has_leaves)
-    forward = list(_forward(modules))
-    backward = list(_backward(modules, is_recomputed=is_recomputed, has_leaves=has_leaves))
+    forward = list(_forward(modules, pins=not is_recomputed))
+    if not any(tensor.learns for tensor in model.embedding):
+        # Nothing asks for the gradient of its output either.
+        del modules[EMBEDDING]
+    backward = list(_backward(modules, is_recomputed=is_recomputed))
     coordinator = None
     if gathering is not None:
         calls = [event.numbers for event in (*forward, *backward) if event.act is Act.GATHER]
-        coordinator = Coordinator(sizes, calls, *gathering)
+        turn = sum(event.act is Act.GATHER for event in forward)
+        coordinator = Coordinator(sizes, calls, turn, *gathering)
     of_forward = _follow(forward, coordinator, reduction)
     of_backward = _follow(backward, coordinator, reduction)
     before_end = reduction.held + (coordinator.held if coordinator else 0)
@@ -132,24 +147,26 @@ def _of_part(
             number = len(sizes)
             sizes.append(tensor.elements)
         is_inside = is_leaf and tensor.part in BEHIND_ATTENTION
-        by_name.setdefault("leaf" if is_inside else tensor.module, []).append((number, tensor))
+        by_name.setdefault(LEAF if is_inside else tensor.module, []).append((number, tensor))
     made = []
-    for held in by_name.values():
+    for name, held in by_name.items():
         made.append(
             _Module(
                 at=min(tensor.at for _, tensor in held) if at is None else at,
                 numbers=tuple(number for number, _ in held if number is not None),
                 learning=tuple(tensor for _, tensor in held if tensor.learns),
+                pinned=tuple(number for number, tensor in held if number is not None and tensor.is_pinned),
+                is_leaf=name == LEAF,
             )
         )
     return tuple(made)
 
 
-def _forward(modules: dict[int, tuple[_Module, ...]]) -> Iterator[_Event]:
+def _forward(modules: dict[int, tuple[_Module, ...]], *, pins: bool) -> Iterator[_Event]:
     for part in sorted(modules, key=_place):
         for module in modules[part]:
             yield _Event(Act.GATHER, part, module.at, module.numbers)
-            yield _Event(Act.RELEASE, part, module.at, module.numbers)
+            yield _Event(Act.RELEASE, part, module.at, module.numbers, pinned=module.pinned if pins else (), is_leaf=module.is_leaf)
 
 
 def _place(part: int) -> tuple[int, int]:
@@ -157,9 +174,7 @@ def _place(part: int) -> tuple[int, int]:
     return (part == HEAD) - (part == EMBEDDING), part
 
 
-def _backward(
-    modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool, has_leaves: bool
-) -> Iterator[_Event]:
+def _backward(modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool) -> Iterator[_Event]:
     for part in sorted(modules, key=_place, reverse=True):
         again = is_recomputed and part >= 0
         for module in reversed(modules[part]):
@@ -167,7 +182,8 @@ def _backward(
             if again and module.numbers:
                 again = False
                 yield from _run_again(modules[part], part)
-            yield from _reduced(module, part, is_leaf=has_leaves and module.at is At.LAST and len(module.learning) > 1)
+            yield _Event(Act.UNPIN, part, module.at, module.pinned)
+            yield from _reduced(module, part)
             yield _Event(Act.RELEASE, part, module.at, module.numbers)
 
 
@@ -179,9 +195,9 @@ def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
             yield _Event(Act.RELEASE, part, At.LAST, module.numbers)
 
 
-def _reduced(module: _Module, part: int, *, is_leaf: bool) -> Iterator[_Event]:
+def _reduced(module: _Module, part: int) -> Iterator[_Event]:
     """Yield the gradients of a module; those of one whose submodules have no hooks wait until all are made."""
-    if is_leaf:
+    if module.is_leaf:
         for tensor in reversed(module.learning):
             yield _Event(Act.KEEP, part, tensor.at, tensor=tensor)
         for tensor in module.learning:
@@ -212,8 +228,10 @@ def _follow(
                 most = gathered + kept + reduction.hook(event.tensor)
         elif coordinator and event.act is Act.GATHER:
             most = reduction.held + kept + coordinator.fetch(event.numbers)
+        elif coordinator and event.act is Act.UNPIN:
+            coordinator.unpin(event.numbers)
         elif coordinator:
-            coordinator.release(event.numbers)
+            coordinator.release(event.numbers, event.pinned, is_leaf=event.is_leaf)
         passage = passages[event.layer]
         passage.most[event.at] = max(passage.most[event.at], most - began)
         passage.left = reduction.held + (coordinator.held if coordinator else 0) - began
