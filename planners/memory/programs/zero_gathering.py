@@ -54,19 +54,21 @@ class _Parameter:
 class Coordinator:
     """Follows the calls of one micro-batch, `calls` in their order: which parameters each module has of its own.
 
-    `turn` is the first one of the backward pass.
+    `turn` is the first one of the backward pass, and `leaves` say which calls are of modules without hooks within.
     """
 
     def __init__(
-        self, sizes: Sequence[int], calls: Sequence[Sequence[int]], turn: int, most_live: int, bucket: int
+        self, sizes: Sequence[int], calls: Sequence[Sequence[int]], leaves: Sequence[bool], turn: int, *limits: int
     ) -> None:
         self._turn = turn
-        self._most_live, self._bucket = most_live, bucket
+        self._most_live, self._bucket = limits
         self._parameters = [_Parameter(elements) for elements in sizes]
         self._queue = [(number, step) for step, call in enumerate(calls) for number in call]
         self._next = 0
-        passed = (sum(sizes[number] for number in call) for call in calls)
+        passed = [sum(sizes[number] for number in call) for call in calls]
         self._passed = [0, *itertools.accumulate(passed)]
+        own = [0 if is_leaf else elements for elements, is_leaf in zip(passed, leaves, strict=True)]
+        self._passed_by_others = [0, *itertools.accumulate(own)]
         for number, step in self._queue:
             self._parameters[number].uses.append(step)
         self._live = 0
@@ -89,13 +91,14 @@ class Coordinator:
         """Let go of a module's parameters that are not used again soon; the storages of the `pinned` ones stay.
 
         As one is let go of whose submodules have no hooks, what comes is looked at with all that it has within, and
-        the whole model is the first to be differentiated.
+        the whole model is the first to be differentiated; for all others such a module has nothing of its own.
         """
-        if is_leaf and self._step <= self._turn and self._passed[self._turn] - self._passed[self._step] < REUSE_DISTANCE:
+        passed = self._passed if is_leaf else self._passed_by_others
+        if is_leaf and self._step <= self._turn and passed[self._turn] - passed[self._step] < REUSE_DISTANCE:
             return
         for number in numbers:
             parameter = self._parameters[number]
-            if parameter.status is Status.WHOLE and not self._is_used_soon(parameter):
+            if parameter.status is Status.WHOLE and not self._is_used_soon(parameter, passed):
                 parameter.status = Status.CUT
                 self._live -= parameter.elements
                 if number in pinned:
@@ -161,11 +164,11 @@ class Coordinator:
                 elements += parameter.elements
         self._gather(taken)
 
-    def _is_used_soon(self, parameter: _Parameter) -> bool:
+    def _is_used_soon(self, parameter: _Parameter, passed: Sequence[int]) -> bool:
         if parameter.used_until > self._step:
             return True
         place = bisect.bisect_left(parameter.uses, self._step)
         if place == len(parameter.uses):
             return False
-        return self._passed[parameter.uses[place]] - self._passed[self._step] < REUSE_DISTANCE
+        return passed[parameter.uses[place]] - passed[self._step] < REUSE_DISTANCE
 

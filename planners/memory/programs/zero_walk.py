@@ -97,9 +97,10 @@ def walk(
     backward = list(_backward(modules, is_recomputed=is_recomputed))
     coordinator = None
     if gathering is not None:
-        calls = [event.numbers for event in (*forward, *backward) if event.act is Act.GATHER]
+        gathers = [event for event in (*forward, *backward) if event.act is Act.GATHER]
+        calls, leaves = [event.numbers for event in gathers], [event.is_leaf for event in gathers]
         turn = sum(event.act is Act.GATHER for event in forward)
-        coordinator = Coordinator(sizes, calls, turn, *gathering)
+        coordinator = Coordinator(sizes, calls, leaves, turn, *gathering)
     of_forward = _follow(forward, coordinator, reduction)
     of_backward = _follow(backward, coordinator, reduction)
     before_end = reduction.held + (coordinator.held if coordinator else 0)
@@ -127,9 +128,11 @@ def _modules(
         of_layer = _of_part(tensors, sizes, at=None, is_leaf=has_leaves)
         attention = [module for module in of_layer if module.at in (At.OUTPUT, At.ATTENTION)]
         rest = [module for module in of_layer if module.at in (At.LAST, At.FEED_FORWARD)]
-        none, norm = _Module(At.ATTENTION), _Module(At.OUTPUT)
-        # The layer and its first norm, the attention; the second norm and the feed-forward with its activation.
-        modules[number] = (none, none, none, *attention, norm, _Module(At.LAST), *rest[:1], _Module(At.FEED_FORWARD), *rest[1:])
+        none, norm, block = _Module(At.ATTENTION), _Module(At.OUTPUT), _Module(At.LAST)
+        if not any(tensor.part is Part.EXPERT for tensor in tensors):
+            rest = [*rest[:1], _Module(At.FEED_FORWARD), *rest[1:]]
+        # The layer, its first norm, and attention; the second norm and the feed-forward with its activation.
+        modules[number] = (none, none, none, *attention, norm, block, *rest)
     head = _of_part(model.head, sizes, at=At.LAST)
     if is_tied:
         head = (*head, _Module(At.LAST, embedding[0].numbers[:1]))
@@ -165,7 +168,7 @@ def _of_part(
 def _forward(modules: dict[int, tuple[_Module, ...]], *, pins: bool) -> Iterator[_Event]:
     for part in sorted(modules, key=_place):
         for module in modules[part]:
-            yield _Event(Act.GATHER, part, module.at, module.numbers)
+            yield _Event(Act.GATHER, part, module.at, module.numbers, is_leaf=module.is_leaf)
             yield _Event(Act.RELEASE, part, module.at, module.numbers, pinned=module.pinned if pins else (), is_leaf=module.is_leaf)
 
 
@@ -178,21 +181,21 @@ def _backward(modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool) -
     for part in sorted(modules, key=_place, reverse=True):
         again = is_recomputed and part >= 0
         for module in reversed(modules[part]):
-            yield _Event(Act.GATHER, part, module.at, module.numbers)
+            yield _Event(Act.GATHER, part, module.at, module.numbers, is_leaf=module.is_leaf)
             if again and module.numbers:
                 again = False
                 yield from _run_again(modules[part], part)
             yield _Event(Act.UNPIN, part, module.at, module.pinned)
             yield from _reduced(module, part)
-            yield _Event(Act.RELEASE, part, module.at, module.numbers)
+            yield _Event(Act.RELEASE, part, module.at, module.numbers, is_leaf=module.is_leaf)
 
 
 def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
     """Yield the second forward pass of a layer, as the first of its saved tensors is asked for."""
     for module in modules:
-        yield _Event(Act.GATHER, part, At.LAST, module.numbers)
+        yield _Event(Act.GATHER, part, At.LAST, module.numbers, is_leaf=module.is_leaf)
         if module is not modules[-1]:
-            yield _Event(Act.RELEASE, part, At.LAST, module.numbers)
+            yield _Event(Act.RELEASE, part, At.LAST, module.numbers, is_leaf=module.is_leaf)
 
 
 def _reduced(module: _Module, part: int) -> Iterator[_Event]:
