@@ -99,8 +99,9 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
         step.drop(kept[layer])
         step.grow(traffic, own.traffic.left)
     message = step.take("activations", "gradient of the stream", stage.message)
+    step.drop(step.take("gradients", "gradient of the table's rows", stage.tied), tied)
     _pass(step, traffic, stage.embedding_back)
-    step.drop(tied, message, lasting.passes)
+    step.drop(message, lasting.passes)
     step.phase = REDUCTION
     step.drop(step.take("communication", "last bucket reduced", stage.flush))
     step.drop(step.take("communication", "all gradients reduced", stage.at_boundary))

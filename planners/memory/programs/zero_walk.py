@@ -199,15 +199,20 @@ def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
 
 
 def _reduced(module: _Module, part: int) -> Iterator[_Event]:
-    """Yield the gradients of a module; those of one whose submodules have no hooks wait until all are made."""
-    if module.is_leaf:
-        for tensor in reversed(module.learning):
-            yield _Event(Act.KEEP, part, tensor.at, tensor=tensor)
-        for tensor in module.learning:
-            yield _Event(Act.REDUCE_KEPT, part, At.FEED_FORWARD, tensor=tensor)
-        return
-    for tensor in reversed(module.learning):
-        yield _Event(Act.REDUCE, part, tensor.at if part >= 0 else module.at, tensor=tensor)
+    """Yield the gradients of a module: those of a matrix and its bias are made at once, the bias's hook comes first.
+
+    Those of a module whose submodules have no hooks wait until all are made (stage3.py, 1533), those of experts each
+    come for themselves.
+    """
+    last_first = module.learning[::-1]
+    are_apart = not module.is_leaf and any(tensor.part is Part.EXPERT for tensor in last_first)
+    for tensor in last_first:
+        at = tensor.at if part >= 0 else module.at
+        yield _Event(Act.REDUCE if are_apart else Act.KEEP, part, at, tensor=tensor)
+    if not are_apart:
+        for tensor in module.learning if module.is_leaf else last_first:
+            at = At.FEED_FORWARD if module.is_leaf else tensor.at
+            yield _Event(Act.REDUCE_KEPT, part, at if part >= 0 else module.at, tensor=tensor)
 
 
 def _follow(
