@@ -26,10 +26,12 @@ from plimsoll.planners.memory.programs.zero_reduction import (
     Reduction,
     ScatteredAsTheyCome,
     divided_at_boundary,
+    runs_beyond,
     whole_at_boundary,
 )
 from plimsoll.planners.memory.programs.zero_tensors import Tensor, model_tensors
-from plimsoll.planners.memory.programs.zero_walk import EMBEDDING, HEAD, Passage, persistent_elements, walk
+from plimsoll.planners.memory.programs.zero_walk import EMBEDDING, HEAD, Passage, persistent_elements, script, walk
+from plimsoll.planners.stacks.records import ZeroBuckets
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
 
@@ -51,7 +53,7 @@ class _Way:
     is_recomputed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Model:
     """All of a job that decides it."""
 
@@ -87,7 +89,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         raise ValueError(f"{job.profile.name} has no engine with buckets.")
     size, zero_stage = job.precision.compute_bytes, layouts.zero_stage
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
-    followed, inverse = _followed(asked, accumulates)
+    followed, inverse = _followed(asked, told, accumulates)
     spread = functools.partial(_spread, followed, inverse)
     bucket = float(size * told.reduce_bucket_elements)
     gradients = np.ceil(held.gradients)
@@ -135,7 +137,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     )
 
 
-def _followed(asked: Question, accumulates: BoolArray) -> tuple[tuple[_Followed, ...], IntArray]:
+def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tuple[tuple[_Followed, ...], IntArray]:
     """Return what each distinct way takes, and which way each layout goes."""
     layouts, job = asked.layouts, asked.job
     stage = layouts.zero_stage
@@ -149,18 +151,15 @@ def _followed(asked: Question, accumulates: BoolArray) -> tuple[tuple[_Followed,
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     keys, inverse = distinct(np.ravel_multi_index(np.broadcast_arrays(*columns), spans))
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
-    model = _model(job)
-    return tuple(_follow(model, _Way(*way[:3], bool(way[3]), bool(way[4]))) for way in ways), inverse
+    model = _model(job, told)
+    return tuple(_follow(model, _Way(way[0], way[1], way[2], adds_up=bool(way[3]), is_recomputed=bool(way[4]))) for way in ways), inverse
 
 
 def _spread(followed: Sequence[_Followed], inverse: IntArray, quantity: Callable[[_Followed], float]) -> FloatArray:
     return np.array([quantity(way) for way in followed], dtype=np.float64)[inverse]
 
 
-@functools.lru_cache(maxsize=64)
-def _model(job: Job) -> _Model:
-    told = job.profile.zero
-    assert told is not None
+def _model(job: Job, told: ZeroBuckets) -> _Model:
     return _Model(
         embedding=job.embedding,
         layers=job.layers,
@@ -187,20 +186,20 @@ def _follow(model: _Model, way: _Way) -> _Followed:
     reduction = of_stage.get(way.stage, lambda: Kept(adds_up=way.adds_up))()
     is_sharded = way.stage == WEIGHTS_DIVIDED
     gathers = is_sharded and way.ranks > 1
-    done = walk(
+    events = script(
         tensors,
-        reduction,
         model.gathering if gathers else None,
         is_tied=model.is_tied,
         is_recomputed=way.is_recomputed,
         has_leaves=model.has_leaves and is_sharded,
     )
+    done = walk(events, reduction)
     boundary = {
         WHOLE: lambda: whole_at_boundary(learning),
         OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, model.bucket) - elements,
     }
     size = model.size
-    of_layer = [(done.forward[number], done.backward[number]) for number in range(len(tensors.layers))]
+    of_layer = [(done.forward.get(number, EMPTY), done.backward.get(number, EMPTY)) for number in range(len(tensors.layers))]
     return _Followed(
         layers=size * np.array([(max(fore.most), fore.left, *back.most, back.left) for fore, back in of_layer]),
         parts={part: (done.forward.get(part, EMPTY), done.backward.get(part, EMPTY)) for part in (EMBEDDING, HEAD)},
@@ -227,20 +226,9 @@ def _update(model: _Model, way: _Way, parts: Parts, learning: Sequence[Tensor], 
         copy = model.size * at_once if len(slices) > 1 else 0
         return max(copy + FP32_BYTES * at_once, NORM_BYTES * max(slices, default=0))
     sizes = [-(-tensor.elements // way.ranks) for tensor in learning]
-    groups = list(_sub_groups(sizes))
+    groups = list(runs_beyond(sizes, SUB_GROUP_ELEMENTS - 1))
     updated = max((sum(group) * (FP32_BYTES + model.size * (len(group) > 1)) for group in groups), default=0)
     return max(updated, NORM_BYTES * max(sizes, default=0))
-
-
-def _sub_groups(sizes: Sequence[int]) -> Iterator[list[int]]:
-    group: list[int] = []
-    for size in sizes:
-        group.append(size)
-        if sum(group) >= SUB_GROUP_ELEMENTS:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _layers(asked: Question, followed: Sequence[_Followed], inverse: IntArray) -> Layers:

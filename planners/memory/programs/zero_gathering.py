@@ -171,4 +171,3 @@ class Coordinator:
         if place == len(parameter.uses):
             return False
         return passed[parameter.uses[place]] - passed[self._step] < REUSE_DISTANCE
-

@@ -132,18 +132,19 @@ class ScatteredAsTheyCome:
     def __init__(self, ranks: int, bucket: int) -> None:
         self.held = 0
         self._ranks, self._bucket = ranks, bucket
-        self._waits = 0
+        self._filled = self._waits = 0
         self._sizes: list[int] = []
 
     def hook(self, tensor: Tensor) -> int:
         """Copy a gradient into the bucket, flushing it first if there is no room."""
         most = self.held + tensor.elements
-        if self._sizes and sum(self._sizes) + tensor.elements > self._bucket:
+        if self._sizes and self._filled + tensor.elements > self._bucket:
             most = self._flush() + tensor.elements
         if tensor.elements > self._bucket:
             self._waits = tensor.elements
             self.held += tensor.elements
         self._sizes.append(tensor.elements)
+        self._filled += tensor.elements
         return max(most, self.held)
 
     def end(self) -> int:
@@ -155,23 +156,26 @@ class ScatteredAsTheyCome:
         is_alone = len(self._sizes) == 1 and padded == self._sizes[0]
         most = self.held + (0 if is_alone else padded)
         self.held -= self._waits
-        self._sizes, self._waits = [], 0
+        self._sizes, self._filled, self._waits = [], 0, 0
         return most
 
 
 def whole_at_boundary(tensors: Iterable[Tensor]) -> int:
     """Return the largest copy of stage 0: gradients end to end until they are more than so many elements."""
-    runs = list(_runs(tensors, REDUCED_AT_ONCE))
+    runs = runs_beyond([tensor.elements for tensor in tensors], REDUCED_AT_ONCE)
     return max((sum(run) for run in runs if len(run) > 1), default=0)
 
 
-def _runs(tensors: Iterable[Tensor], limit: int) -> Iterator[list[int]]:
+def runs_beyond(sizes: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """Yield sizes in runs of which each ends as its sum exceeds a limit."""
     run: list[int] = []
-    for tensor in tensors:
-        run.append(tensor.elements)
-        if sum(run) > limit:
+    elements = 0
+    for size in sizes:
+        run.append(size)
+        elements += size
+        if elements > limit:
             yield run
-            run = []
+            run, elements = [], 0
     if run:
         yield run
 

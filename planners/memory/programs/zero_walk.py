@@ -7,6 +7,7 @@ in the end, than as each layer began.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +15,7 @@ from enum import Enum
 from plimsoll.planners.architecture import Part
 from plimsoll.planners.memory.programs.zero_gathering import PERSISTENT_ELEMENTS, Coordinator
 from plimsoll.planners.memory.programs.zero_reduction import Reduction
-from plimsoll.planners.memory.programs.zero_tensors import BEHIND_ATTENTION, At, ModelTensors, Tensor
+from plimsoll.planners.memory.programs.zero_tensors import BEHIND_ATTENTION, MOST_KEPT_PARTS, At, ModelTensors, Tensor
 
 EMBEDDING, HEAD = -1, -2
 LEAF = "leaf"
@@ -58,6 +59,17 @@ class _Event:
     is_leaf: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """The events of a micro-batch, each with the elements that are gathered meanwhile at most, and after it.
+
+    `turn` is the place of the first one of the backward pass.
+    """
+
+    events: tuple[tuple[_Event, int, int], ...]
+    turn: int
+
+
 @dataclass(slots=True)
 class Passage:
     """Elements that are held at most, at each moment of a layer, and in the end, beyond those at its beginning."""
@@ -79,32 +91,48 @@ class Walk:
     end: int
 
 
-def walk(
-    model: ModelTensors,
-    reduction: Reduction,
-    gathering: tuple[int, int] | None,
-    *,
-    is_tied: bool,
-    is_recomputed: bool,
-    has_leaves: bool,
-) -> Walk:
-    """Follow a micro-batch; `gathering` are the most live elements and those gathered ahead at once, None if none is."""
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
+def script(
+    model: ModelTensors, gathering: tuple[int, int] | None, *, is_tied: bool, is_recomputed: bool, has_leaves: bool
+) -> Script:
+    """Return a micro-batch's events and what is gathered at each.
+
+    `gathering` are the most live elements and those gathered ahead at once, None if nothing is ever gathered.
+    """
     sizes, modules = _modules(model, is_tied=is_tied, has_leaves=has_leaves)
     forward = list(_forward(modules, pins=not is_recomputed))
     if not any(tensor.learns for tensor in model.embedding):
         # Nothing asks for the gradient of its output either.
         del modules[EMBEDDING]
-    backward = list(_backward(modules, is_recomputed=is_recomputed))
-    coordinator = None
-    if gathering is not None:
-        gathers = [event for event in (*forward, *backward) if event.act is Act.GATHER]
-        calls, leaves = [event.numbers for event in gathers], [event.is_leaf for event in gathers]
-        turn = sum(event.act is Act.GATHER for event in forward)
-        coordinator = Coordinator(sizes, calls, leaves, turn, *gathering)
-    of_forward = _follow(forward, coordinator, reduction)
-    of_backward = _follow(backward, coordinator, reduction)
-    before_end = reduction.held + (coordinator.held if coordinator else 0)
-    return Walk(of_forward, of_backward, before_end, before_end - reduction.held + reduction.end())
+    events = [*forward, *_backward(modules, is_recomputed=is_recomputed)]
+    if gathering is None:
+        return Script(tuple((event, 0, 0) for event in events if event.tensor is not None), 0)
+    gathers = [event for event in events if event.act is Act.GATHER]
+    calls, leaves = [event.numbers for event in gathers], [event.is_leaf for event in gathers]
+    turn = sum(event.act is Act.GATHER for event in forward)
+    coordinator = Coordinator(sizes, calls, leaves, turn, *gathering)
+    return Script(tuple((event, *_gathered(event, coordinator)) for event in events), len(forward))
+
+
+def _gathered(event: _Event, coordinator: Coordinator) -> tuple[int, int]:
+    """Return the most elements that are gathered during an event, and those after it."""
+    most = coordinator.held
+    if event.act is Act.GATHER:
+        most = coordinator.fetch(event.numbers)
+    elif event.act is Act.UNPIN:
+        coordinator.unpin(event.numbers)
+    elif event.act is Act.RELEASE:
+        coordinator.release(event.numbers, event.pinned, is_leaf=event.is_leaf)
+    return most, coordinator.held
+
+
+def walk(script: Script, reduction: Reduction) -> Walk:
+    """Go through a micro-batch's events with one way to reduce gradients."""
+    forward = _follow(script.events[: script.turn], reduction, 0)
+    began = script.events[script.turn - 1][2] if script.turn else 0
+    backward = _follow(script.events[script.turn :], reduction, began)
+    before_end = reduction.held + script.events[-1][2]
+    return Walk(forward, backward, before_end, before_end - reduction.held + reduction.end())
 
 
 def persistent_elements(model: ModelTensors) -> int:
@@ -169,7 +197,14 @@ def _forward(modules: dict[int, tuple[_Module, ...]], *, pins: bool) -> Iterator
     for part in sorted(modules, key=_place):
         for module in modules[part]:
             yield _Event(Act.GATHER, part, module.at, module.numbers, is_leaf=module.is_leaf)
-            yield _Event(Act.RELEASE, part, module.at, module.numbers, pinned=module.pinned if pins else (), is_leaf=module.is_leaf)
+            yield _Event(
+                Act.RELEASE,
+                part,
+                module.at,
+                module.numbers,
+                pinned=module.pinned if pins else (),
+                is_leaf=module.is_leaf,
+            )
 
 
 def _place(part: int) -> tuple[int, int]:
@@ -215,32 +250,24 @@ def _reduced(module: _Module, part: int) -> Iterator[_Event]:
             yield _Event(Act.REDUCE_KEPT, part, at if part >= 0 else module.at, tensor=tensor)
 
 
-def _follow(
-    events: Sequence[_Event], coordinator: Coordinator | None, reduction: Reduction
-) -> dict[int, Passage]:
-    """Return the passage of every part."""
+def _follow(events: Sequence[tuple[_Event, int, int]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
+    """Return the passage of every part; so much is `gathered` as they begin."""
     passages: dict[int, Passage] = {}
     kept = began = 0
-    for event in events:
-        gathered = coordinator.held if coordinator else 0
+    for event, most_gathered, left in events:
         if event.layer not in passages:
             passages[event.layer] = Passage()
             began = gathered + reduction.held
-        most = gathered + reduction.held + kept
+        most = most_gathered + reduction.held + kept
         if event.tensor is not None:
             if event.act is Act.KEEP:
                 kept += event.tensor.elements
                 most += event.tensor.elements
             else:
                 kept -= event.tensor.elements if event.act is Act.REDUCE_KEPT else 0
-                most = gathered + kept + reduction.hook(event.tensor)
-        elif coordinator and event.act is Act.GATHER:
-            most = reduction.held + kept + coordinator.fetch(event.numbers)
-        elif coordinator and event.act is Act.UNPIN:
-            coordinator.unpin(event.numbers)
-        elif coordinator:
-            coordinator.release(event.numbers, event.pinned, is_leaf=event.is_leaf)
+                most = most_gathered + kept + reduction.hook(event.tensor)
+        gathered = left
         passage = passages[event.layer]
         passage.most[event.at] = max(passage.most[event.at], most - began)
-        passage.left = reduction.held + (coordinator.held if coordinator else 0) - began
+        passage.left = reduction.held + gathered - began
     return passages
