@@ -64,6 +64,7 @@ class _Model:
     has_leaves: bool
     size: int
     keeps_copies_apart: bool
+    moment_bytes: int
     bucket: int
     gathering: tuple[int, int]
 
@@ -167,6 +168,7 @@ def _model(job: Job, told: ZeroBuckets) -> _Model:
         is_tied=job.model.tied_head,
         has_leaves=job.model.model_type in LEAF_MIXTURES,
         size=job.precision.compute_bytes,
+        moment_bytes=job.states.moment * min(job.optimizer.moments, job.optimizer.hidden_matrix_moments),
         keeps_copies_apart=job.optimizer.name != "adamw",
         bucket=told.reduce_bucket_elements,
         gathering=(told.max_live_elements, told.prefetch_bucket_elements),
@@ -193,7 +195,8 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         is_recomputed=way.is_recomputed,
         has_leaves=model.has_leaves and is_sharded,
     )
-    done = walk(events, reduction)
+    moments = sum(-(-tensor.elements // way.ranks) for tensor in learning) * model.moment_bytes
+    done = walk(events, reduction, moments // model.size)
     boundary = {
         WHOLE: lambda: whole_at_boundary(learning),
         OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, model.bucket) - elements,

@@ -54,13 +54,21 @@ class _Parameter:
 class Coordinator:
     """Follows the calls of one micro-batch, `calls` in their order: which parameters each module has of its own.
 
+    The engine's first micro-batch `is_recording` them: then nothing is gathered ahead, nor kept for what comes.
     `turn` is the first one of the backward pass, and `leaves` say which calls are of modules without hooks within.
     """
 
     def __init__(
-        self, sizes: Sequence[int], calls: Sequence[Sequence[int]], leaves: Sequence[bool], turn: int, *limits: int
+        self,
+        sizes: Sequence[int],
+        calls: Sequence[Sequence[int]],
+        leaves: Sequence[bool],
+        turn: int,
+        *limits: int,
+        is_recording: bool,
     ) -> None:
         self._turn = turn
+        self._is_recording = is_recording
         self._most_live, self._bucket = limits
         self._parameters = [_Parameter(elements) for elements in sizes]
         self._queue = [(number, step) for step, call in enumerate(calls) for number in call]
@@ -82,8 +90,9 @@ class Coordinator:
         most = self.held
         for parameter in own:
             most = max(most, self._wait(parameter))
-        self._pass_by(own)
-        self._gather_ahead()
+        if not self._is_recording:
+            self._pass_by(own)
+            self._gather_ahead()
         self._step += 1
         return max(most, self.held)
 
@@ -94,7 +103,7 @@ class Coordinator:
         the whole model is the first to be differentiated; for all others such a module has nothing of its own.
         """
         passed = self._passed if is_leaf else self._passed_by_others
-        if is_leaf and self._step <= self._turn and passed[self._turn] - passed[self._step] < REUSE_DISTANCE:
+        if is_leaf and not self._is_recording and self._step <= self._turn and passed[self._turn] - passed[self._step] < REUSE_DISTANCE:
             return
         for number in numbers:
             parameter = self._parameters[number]
@@ -165,6 +174,8 @@ class Coordinator:
         self._gather(taken)
 
     def _is_used_soon(self, parameter: _Parameter, passed: Sequence[int]) -> bool:
+        if self._is_recording:
+            return False
         if parameter.used_until > self._step:
             return True
         place = bisect.bisect_left(parameter.uses, self._step)

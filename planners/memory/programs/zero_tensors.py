@@ -51,7 +51,7 @@ def tensors_of(part: BlockWeights, expert_parallel: int) -> tuple[Tensor, ...]:
     made: list[Tensor] = []
     merged: dict[str, int] = {}
     for weights, learns in ((part.frozen, False), (part.trainable, True)):
-        for weight in weights:
+        for weight in sorted(weights, key=lambda weight: weight.experts > 1 and _is_last(weight)):
             if weight.is_buffer:
                 continue
             one = _tensor(weight, expert_parallel, learns=learns)
@@ -79,10 +79,14 @@ def _tensor(weight: Weight, expert_parallel: int, *, learns: bool) -> Tensor:
 
 
 def _moment(weight: Weight) -> At:
-    is_last = weight.split is Split.ROW
     if weight.part in BEHIND_ATTENTION:
-        return At.LAST if is_last else At.FEED_FORWARD
-    return At.OUTPUT if is_last else At.ATTENTION
+        return At.LAST if _is_last(weight) else At.FEED_FORWARD
+    return At.OUTPUT if _is_last(weight) else At.ATTENTION
+
+
+def _is_last(weight: Weight) -> bool:
+    """Return whether it belongs to the matrix that ends its half of a layer."""
+    return weight.split is Split.ROW or "down_proj" in weight.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

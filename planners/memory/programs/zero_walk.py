@@ -46,6 +46,8 @@ class _Module:
     learning: tuple[Tensor, ...] = ()
     pinned: tuple[int, ...] = ()
     is_leaf: bool = False
+    is_forward: bool = True
+    is_backward: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,16 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
-    """The events of a micro-batch, each with the elements that are gathered meanwhile at most, and after it.
+    """The events of a micro-batch; `turn` is the place of the first one of the backward pass.
 
-    `turn` is the place of the first one of the backward pass.
+    `usual` are the elements that are gathered at most during each event, and those after it, and `first` those of the
+    first micro-batch of all.
     """
 
-    events: tuple[tuple[_Event, int, int], ...]
+    events: tuple[_Event, ...]
     turn: int
+    usual: tuple[tuple[int, int], ...]
+    first: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
@@ -93,7 +98,12 @@ class Walk:
 
 @functools.lru_cache(maxsize=MOST_KEPT_PARTS)
 def script(
-    model: ModelTensors, gathering: tuple[int, int] | None, *, is_tied: bool, is_recomputed: bool, has_leaves: bool
+    model: ModelTensors,
+    gathering: tuple[int, int] | None,
+    *,
+    is_tied: bool,
+    is_recomputed: bool,
+    has_leaves: bool,
 ) -> Script:
     """Return a micro-batch's events and what is gathered at each.
 
@@ -106,12 +116,20 @@ def script(
         del modules[EMBEDDING]
     events = [*forward, *_backward(modules, is_recomputed=is_recomputed)]
     if gathering is None:
-        return Script(tuple((event, 0, 0) for event in events if event.tensor is not None), 0)
+        made = tuple(event for event in events if event.tensor is not None)
+        return Script(made, 0, ((0, 0),) * len(made), ((0, 0),) * len(made))
     gathers = [event for event in events if event.act is Act.GATHER]
     calls, leaves = [event.numbers for event in gathers], [event.is_leaf for event in gathers]
     turn = sum(event.act is Act.GATHER for event in forward)
-    coordinator = Coordinator(sizes, calls, leaves, turn, *gathering)
-    return Script(tuple((event, *_gathered(event, coordinator)) for event in events), len(forward))
+    usual, first = (
+        Coordinator(sizes, calls, leaves, turn, *gathering, is_recording=is_recording) for is_recording in (False, True)
+    )
+    return Script(
+        events=tuple(events),
+        turn=len(forward),
+        usual=tuple(_gathered(event, usual) for event in events),
+        first=tuple(_gathered(event, first) for event in events),
+    )
 
 
 def _gathered(event: _Event, coordinator: Coordinator) -> tuple[int, int]:
@@ -126,12 +144,18 @@ def _gathered(event: _Event, coordinator: Coordinator) -> tuple[int, int]:
     return most, coordinator.held
 
 
-def walk(script: Script, reduction: Reduction) -> Walk:
-    """Go through a micro-batch's events with one way to reduce gradients."""
-    forward = _follow(script.events[: script.turn], reduction, 0)
-    began = script.events[script.turn - 1][2] if script.turn else 0
-    backward = _follow(script.events[script.turn :], reduction, began)
-    before_end = reduction.held + script.events[-1][2]
+def walk(script: Script, reduction: Reduction, spared: int) -> Walk:
+    """Go through a micro-batch's events with one way to reduce gradients.
+
+    So much is `spared` in the first micro-batch, which finds no moments.
+    """
+    first = ((max(most - spared, 0), max(left - spared, 0)) for most, left in script.first)
+    levels = [(max(one[0], other[0]), max(one[1], other[1])) for one, other in zip(script.usual, first, strict=True)]
+    events = list(zip(script.events, levels, strict=True))
+    forward = _follow(events[: script.turn], reduction, 0)
+    began = levels[script.turn - 1][1] if script.turn else 0
+    backward = _follow(events[script.turn :], reduction, began)
+    before_end = reduction.held + (levels[-1][1] if levels else 0)
     return Walk(forward, backward, before_end, before_end - reduction.held + reduction.end())
 
 
@@ -151,7 +175,9 @@ def _modules(
     """Return the parameters' sizes and the modules of embedding, layers and head in the order of their calls."""
     sizes: list[int] = []
     embedding = _of_part(model.embedding, sizes, at=At.ATTENTION)
-    modules = {EMBEDDING: embedding}
+    # The model, its body, and the body's rotary tables, which need no gradient.
+    before, after = _Module(is_backward=False), _Module(At.LAST, is_forward=False)
+    modules = {EMBEDDING: (before, before, *embedding, before)}
     for number, tensors in enumerate(model.layers):
         of_layer = _of_part(tensors, sizes, at=None, is_leaf=has_leaves)
         attention = [module for module in of_layer if module.at in (At.OUTPUT, At.ATTENTION)]
@@ -164,7 +190,7 @@ def _modules(
     head = _of_part(model.head, sizes, at=At.LAST)
     if is_tied:
         head = (*head, _Module(At.LAST, embedding[0].numbers[:1]))
-    modules[HEAD] = head
+    modules[HEAD] = (*head[:1], after, *head[1:], after)
     return sizes, modules
 
 
@@ -196,6 +222,8 @@ def _of_part(
 def _forward(modules: dict[int, tuple[_Module, ...]], *, pins: bool) -> Iterator[_Event]:
     for part in sorted(modules, key=_place):
         for module in modules[part]:
+            if not module.is_forward:
+                continue
             yield _Event(Act.GATHER, part, module.at, module.numbers, is_leaf=module.is_leaf)
             yield _Event(
                 Act.RELEASE,
@@ -216,6 +244,8 @@ def _backward(modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool) -
     for part in sorted(modules, key=_place, reverse=True):
         again = is_recomputed and part >= 0
         for module in reversed(modules[part]):
+            if not module.is_backward:
+                continue
             yield _Event(Act.GATHER, part, module.at, module.numbers, is_leaf=module.is_leaf)
             if again and module.numbers:
                 again = False
@@ -250,11 +280,11 @@ def _reduced(module: _Module, part: int) -> Iterator[_Event]:
             yield _Event(Act.REDUCE_KEPT, part, at if part >= 0 else module.at, tensor=tensor)
 
 
-def _follow(events: Sequence[tuple[_Event, int, int]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
+def _follow(events: Sequence[tuple[_Event, tuple[int, int]]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
     """Return the passage of every part; so much is `gathered` as they begin."""
     passages: dict[int, Passage] = {}
     kept = began = 0
-    for event, most_gathered, left in events:
+    for event, (most_gathered, left) in events:
         if event.layer not in passages:
             passages[event.layer] = Passage()
             began = gathered + reduction.held
