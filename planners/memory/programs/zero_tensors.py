@@ -51,7 +51,8 @@ def tensors_of(part: BlockWeights, expert_parallel: int) -> tuple[Tensor, ...]:
     made: list[Tensor] = []
     merged: dict[str, int] = {}
     for weights, learns in ((part.frozen, False), (part.trainable, True)):
-        for weight in sorted(weights, key=lambda weight: weight.experts > 1 and _is_last(weight)):
+        experts = iter(sorted((one for one in weights if one.experts > 1), key=_is_last))
+        for weight in (next(experts) if one.experts > 1 else one for one in weights):
             if weight.is_buffer:
                 continue
             one = _tensor(weight, expert_parallel, learns=learns)
