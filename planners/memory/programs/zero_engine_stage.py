@@ -13,6 +13,7 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.memory.activations import has_dropout
 from plimsoll.planners.memory.nvme import SUB_GROUP_ELEMENTS
 from plimsoll.planners.memory.programs.at_rest import at_rest
 from plimsoll.planners.memory.programs.question import Question
@@ -62,6 +63,7 @@ class _Model:
     head: BlockWeights
     is_tied: bool
     has_leaves: bool
+    has_dropout: bool
     size: int
     keeps_copies_apart: bool
     moment_bytes: int
@@ -166,6 +168,7 @@ def _model(job: Job, told: ZeroBuckets) -> _Model:
         layers=job.layers,
         head=job.head,
         is_tied=job.model.tied_head,
+        has_dropout=any(has_dropout(part.block) for part in job.layers),
         has_leaves=job.model.model_type in LEAF_MIXTURES,
         size=job.precision.compute_bytes,
         moment_bytes=job.states.moment * min(job.optimizer.moments, job.optimizer.hidden_matrix_moments),
@@ -194,6 +197,7 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         is_tied=model.is_tied,
         is_recomputed=way.is_recomputed,
         has_leaves=model.has_leaves and is_sharded,
+        has_dropout=model.has_dropout,
     )
     moments = sum(-(-tensor.elements // way.ranks) for tensor in learning) * model.moment_bytes
     done = walk(events, reduction, moments // model.size)

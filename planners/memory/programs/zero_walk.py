@@ -26,10 +26,9 @@ class Act(Enum):
 
     GATHER = "gather"
     RELEASE = "release"
-    REDUCE = "reduce"
     UNPIN = "unpin"
     KEEP = "keep"
-    REDUCE_KEPT = "reduce kept"
+    REDUCE = "reduce"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +42,7 @@ class _Module:
 
     at: At = At.ATTENTION
     numbers: tuple[int, ...] = ()
-    learning: tuple[Tensor, ...] = ()
+    learning: tuple[tuple[int | None, Tensor], ...] = ()
     pinned: tuple[int, ...] = ()
     is_leaf: bool = False
     is_forward: bool = True
@@ -56,8 +55,8 @@ class _Event:
     layer: int
     at: At
     numbers: tuple[int, ...] = ()
-    tensor: Tensor | None = None
     pinned: tuple[int, ...] = ()
+    tensor: Tensor | None = None
     is_leaf: bool = False
 
 
@@ -104,6 +103,7 @@ def script(
     is_tied: bool,
     is_recomputed: bool,
     has_leaves: bool,
+    has_dropout: bool,
 ) -> Script:
     """Return a micro-batch's events and what is gathered at each.
 
@@ -114,7 +114,7 @@ def script(
     if not any(tensor.learns for tensor in model.embedding):
         # Nothing asks for the gradient of its output either.
         del modules[EMBEDDING]
-    events = [*forward, *_backward(modules, is_recomputed=is_recomputed)]
+    events = [*forward, *_backward(modules, is_recomputed=is_recomputed, has_dropout=has_dropout)]
     if gathering is None:
         made = tuple(event for event in events if event.tensor is not None)
         return Script(made, 0, ((0, 0),) * len(made), ((0, 0),) * len(made))
@@ -211,7 +211,7 @@ def _of_part(
             _Module(
                 at=min(tensor.at for _, tensor in held) if at is None else at,
                 numbers=tuple(number for number, _ in held if number is not None),
-                learning=tuple(tensor for _, tensor in held if tensor.learns),
+                learning=tuple((number, tensor) for number, tensor in held if tensor.learns),
                 pinned=tuple(number for number, tensor in held if number is not None and tensor.is_pinned),
                 is_leaf=name == LEAF,
             )
@@ -240,9 +240,14 @@ def _place(part: int) -> tuple[int, int]:
     return (part == HEAD) - (part == EMBEDDING), part
 
 
-def _backward(modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool) -> Iterator[_Event]:
+def _backward(
+    modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool, has_dropout: bool
+) -> Iterator[_Event]:
     for part in sorted(modules, key=_place, reverse=True):
         again = is_recomputed and part >= 0
+        if again and has_dropout:
+            again = False
+            yield from _run_again(modules[part], part)
         for module in reversed(modules[part]):
             if not module.is_backward:
                 continue
@@ -250,17 +255,22 @@ def _backward(modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool) -
             if again and module.numbers:
                 again = False
                 yield from _run_again(modules[part], part)
-            yield _Event(Act.UNPIN, part, module.at, module.pinned)
             yield from _reduced(module, part)
+            yield _Event(Act.UNPIN, part, module.at, module.numbers)
             yield _Event(Act.RELEASE, part, module.at, module.numbers, is_leaf=module.is_leaf)
 
 
 def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
-    """Yield the second forward pass of a layer, as the first of its saved tensors is asked for."""
+    """Yield the second forward pass of a layer, as the first of its saved tensors is asked for.
+
+    That is the mask of the dropout behind its last matrix, or else what that matrix has saved. What is saved again are
+    views, which pin the storages (torch, utils/checkpoint.py, `_recomputation_hook`); the last module's pass is left
+    as soon as it has saved.
+    """
     for module in modules:
         yield _Event(Act.GATHER, part, At.LAST, module.numbers, is_leaf=module.is_leaf)
         if module is not modules[-1]:
-            yield _Event(Act.RELEASE, part, At.LAST, module.numbers, is_leaf=module.is_leaf)
+            yield _Event(Act.RELEASE, part, At.LAST, module.numbers, module.numbers, is_leaf=module.is_leaf)
 
 
 def _reduced(module: _Module, part: int) -> Iterator[_Event]:
@@ -270,14 +280,18 @@ def _reduced(module: _Module, part: int) -> Iterator[_Event]:
     come for themselves.
     """
     last_first = module.learning[::-1]
-    are_apart = not module.is_leaf and any(tensor.part is Part.EXPERT for tensor in last_first)
-    for tensor in last_first:
+    are_apart = not module.is_leaf and any(tensor.part is Part.EXPERT for _, tensor in last_first)
+    for number, tensor in last_first:
         at = tensor.at if part >= 0 else module.at
-        yield _Event(Act.REDUCE if are_apart else Act.KEEP, part, at, tensor=tensor)
+        yield _Event(Act.KEEP, part, at, tensor=tensor)
+        if number is not None:
+            yield _Event(Act.UNPIN, part, at, (number,))
+        if are_apart:
+            yield _Event(Act.REDUCE, part, at, tensor=tensor)
     if not are_apart:
-        for tensor in module.learning if module.is_leaf else last_first:
+        for _, tensor in module.learning if module.is_leaf else last_first:
             at = At.FEED_FORWARD if module.is_leaf else tensor.at
-            yield _Event(Act.REDUCE_KEPT, part, at if part >= 0 else module.at, tensor=tensor)
+            yield _Event(Act.REDUCE, part, at if part >= 0 else module.at, tensor=tensor)
 
 
 def _follow(events: Sequence[tuple[_Event, tuple[int, int]]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
@@ -294,7 +308,7 @@ def _follow(events: Sequence[tuple[_Event, tuple[int, int]]], reduction: Reducti
                 kept += event.tensor.elements
                 most += event.tensor.elements
             else:
-                kept -= event.tensor.elements if event.act is Act.REDUCE_KEPT else 0
+                kept -= event.tensor.elements
                 most = most_gathered + kept + reduction.hook(event.tensor)
         gathered = left
         passage = passages[event.layer]
