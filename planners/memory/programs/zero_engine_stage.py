@@ -198,6 +198,7 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         is_recomputed=way.is_recomputed,
         has_leaves=model.has_leaves and is_sharded,
         has_dropout=model.has_dropout,
+        bias_first=not is_sharded,
     )
     moments = sum(-(-tensor.elements // way.ranks) for tensor in learning) * model.moment_bytes
     done = walk(events, reduction, moments // model.size)

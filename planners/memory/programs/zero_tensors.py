@@ -31,7 +31,8 @@ class At(IntEnum):
 class Tensor:
     """One parameter on a rank: its elements, whether it learns, and the module that has it, by name.
 
-    `is_pinned` where the operation that uses it saves it: a product that is no linear layer's.
+    `is_pinned` where the product that uses it saves a view of it: transposed experts, which no linear layer multiplies
+    by. Experts that lie as they are multiplied by are saved as the parameters that they are.
     """
 
     elements: int
@@ -75,7 +76,7 @@ def _tensor(weight: Weight, expert_parallel: int, *, learns: bool) -> Tensor:
         module=module,
         part=weight.part,
         at=_moment(weight),
-        is_pinned=weight.experts > 1 and weight.is_linear,
+        is_pinned=weight.experts > 1 and weight.is_linear and not weight.is_fused,
     )
 
 

@@ -104,6 +104,7 @@ def script(
     is_recomputed: bool,
     has_leaves: bool,
     has_dropout: bool,
+    bias_first: bool,
 ) -> Script:
     """Return a micro-batch's events and what is gathered at each.
 
@@ -114,7 +115,8 @@ def script(
     if not any(tensor.learns for tensor in model.embedding):
         # Nothing asks for the gradient of its output either.
         del modules[EMBEDDING]
-    events = [*forward, *_backward(modules, is_recomputed=is_recomputed, has_dropout=has_dropout)]
+    backward = _backward(modules, is_recomputed=is_recomputed, has_dropout=has_dropout, bias_first=bias_first)
+    events = [*forward, *backward]
     if gathering is None:
         made = tuple(event for event in events if event.tensor is not None)
         return Script(made, 0, ((0, 0),) * len(made), ((0, 0),) * len(made))
@@ -241,7 +243,7 @@ def _place(part: int) -> tuple[int, int]:
 
 
 def _backward(
-    modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool, has_dropout: bool
+    modules: dict[int, tuple[_Module, ...]], *, is_recomputed: bool, has_dropout: bool, bias_first: bool
 ) -> Iterator[_Event]:
     for part in sorted(modules, key=_place, reverse=True):
         again = is_recomputed and part >= 0
@@ -255,7 +257,7 @@ def _backward(
             if again and module.numbers:
                 again = False
                 yield from _run_again(modules[part], part)
-            yield from _reduced(module, part)
+            yield from _reduced(module, part, bias_first=bias_first)
             yield _Event(Act.UNPIN, part, module.at, module.numbers)
             yield _Event(Act.RELEASE, part, module.at, module.numbers, is_leaf=module.is_leaf)
 
@@ -273,10 +275,10 @@ def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
             yield _Event(Act.RELEASE, part, At.LAST, module.numbers, module.numbers, is_leaf=module.is_leaf)
 
 
-def _reduced(module: _Module, part: int) -> Iterator[_Event]:
-    """Yield the gradients of a module: those of a matrix and its bias are made at once, the bias's hook comes first.
+def _reduced(module: _Module, part: int, *, bias_first: bool) -> Iterator[_Event]:
+    """Yield the gradients of a module: those of a matrix and its bias are made at once.
 
-    Those of a module whose submodules have no hooks wait until all are made (stage3.py, 1533), those of experts each
+    torch's own linear layer gives the bias's first, stage 3's (runtime/zero/linear.py) the matrix's. Those of a module whose submodules have no hooks wait until all are made (stage3.py, 1533), those of experts each
     come for themselves.
     """
     last_first = module.learning[::-1]
@@ -289,7 +291,7 @@ def _reduced(module: _Module, part: int) -> Iterator[_Event]:
         if are_apart:
             yield _Event(Act.REDUCE, part, at, tensor=tensor)
     if not are_apart:
-        for _, tensor in module.learning if module.is_leaf else last_first:
+        for _, tensor in last_first if bias_first and not module.is_leaf else module.learning:
             at = At.FEED_FORWARD if module.is_leaf else tensor.at
             yield _Event(Act.REDUCE, part, at if part >= 0 else module.at, tensor=tensor)
 
