@@ -26,6 +26,7 @@ from plimsoll.planners.memory.programs.zero_reduction import (
     Parts,
     Reduction,
     ScatteredAsTheyCome,
+    Sending,
     divided_at_boundary,
     runs_beyond,
     whole_at_boundary,
@@ -36,6 +37,7 @@ from plimsoll.planners.stacks.records import ZeroBuckets
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
 
+PARAMETERS_TOO = 2  # of what is offloaded
 WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8
@@ -52,6 +54,7 @@ class _Way:
     expert_parallel: int
     adds_up: bool
     is_recomputed: bool
+    offload: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class _Model:
     size: int
     keeps_copies_apart: bool
     moment_bytes: int
+    to_drives: bool
     bucket: int
     gathering: tuple[int, int]
 
@@ -80,6 +84,7 @@ class _Followed:
     flush: int
     at_boundary: int
     touched: int
+    staged: int
     persistent: int
     update: int
 
@@ -98,7 +103,8 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     gradients = np.ceil(held.gradients)
     touched = spread(lambda way: way.touched)
     is_flat = (zero_stage == OPTIMIZER_DIVIDED) | (zero_stage == GRADIENTS_DIVIDED)
-    reduced = np.where(is_flat, touched, gradients)
+    sends = layouts.offload > 0
+    reduced = np.where(is_flat, touched, np.where(sends & (zero_stage == WEIGHTS_DIVIDED), 0.0, gradients))
     kept = np.where(zero_stage == GRADIENTS_DIVIDED, touched, gradients)
     rest = at_rest(asked, keeps_gradients=accumulates)
     head_gradient = np.ceil(size * held.head_matrix_elements)
@@ -115,10 +121,10 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
             rest,
             kept_gradients=np.where(accumulates | (zero_stage == WEIGHTS_DIVIDED), kept, 0.0),
             all_gradients=reduced,
-            temporaries=rest.temporaries + np.where(layouts.offload == 0, spread(lambda way: way.update), 0.0),
+            temporaries=rest.temporaries + spread(lambda way: way.update),
         ),
         layers=_layers(asked, followed, inverse),
-        resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, 0.0),
+        resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, spread(lambda way: way.staged)),
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),
         persistent=spread(lambda way: way.persistent),
@@ -148,14 +154,15 @@ def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tup
         stage,
         layouts.shard_group,
         layouts.expert_parallel,
-        ((stage <= OPTIMIZER_DIVIDED) & accumulates).astype(np.int64),
+        (((stage <= OPTIMIZER_DIVIDED) | (layouts.offload > 0)) & accumulates).astype(np.int64),
         ((stage == WEIGHTS_DIVIDED) & (layouts.recompute == FULL)).astype(np.int64),
+        layouts.offload,
     )
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     keys, inverse = distinct(np.ravel_multi_index(np.broadcast_arrays(*columns), spans))
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
     model = _model(job, told)
-    return tuple(_follow(model, _Way(way[0], way[1], way[2], adds_up=bool(way[3]), is_recomputed=bool(way[4]))) for way in ways), inverse
+    return tuple(_follow(model, _Way(*way[:3], adds_up=bool(way[3]), is_recomputed=bool(way[4]), offload=way[5])) for way in ways), inverse
 
 
 def _spread(followed: Sequence[_Followed], inverse: IntArray, quantity: Callable[[_Followed], float]) -> FloatArray:
@@ -172,6 +179,7 @@ def _model(job: Job, told: ZeroBuckets) -> _Model:
         has_leaves=job.model.model_type in LEAF_MIXTURES,
         size=job.precision.compute_bytes,
         moment_bytes=job.states.moment * min(job.optimizer.moments, job.optimizer.hidden_matrix_moments),
+        to_drives=job.offload_target == "nvme",
         keeps_copies_apart=job.optimizer.name != "adamw",
         bucket=told.reduce_bucket_elements,
         gathering=(told.max_live_elements, told.prefetch_bucket_elements),
@@ -184,13 +192,17 @@ def _follow(model: _Model, way: _Way) -> _Followed:
     learning = list(tensors.learning())
     elements = sum(tensor.elements for tensor in learning)
     parts = Parts(learning, way.ranks)
+    sending = None
+    if way.offload:
+        to_drives = FP32_BYTES // model.size if model.to_drives else 0
+        sending = Sending(norm=NORM_BYTES // model.size, adds_up=way.adds_up, all_at_once=to_drives)
     of_stage: dict[int, Callable[[], Reduction]] = {
-        GRADIENTS_DIVIDED: lambda: DividedAsTheyCome(learning, parts, model.bucket),
-        WEIGHTS_DIVIDED: lambda: ScatteredAsTheyCome(way.ranks, model.bucket),
+        GRADIENTS_DIVIDED: lambda: DividedAsTheyCome(learning, parts, model.bucket, sending),
+        WEIGHTS_DIVIDED: lambda: ScatteredAsTheyCome(way.ranks, model.bucket, sending),
     }
     reduction = of_stage.get(way.stage, lambda: Kept(adds_up=way.adds_up))()
     is_sharded = way.stage == WEIGHTS_DIVIDED
-    gathers = is_sharded and way.ranks > 1
+    gathers = is_sharded and (way.ranks > 1 or way.offload == PARAMETERS_TOO)
     events = script(
         tensors,
         model.gathering if gathers else None,
@@ -200,11 +212,12 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         has_dropout=model.has_dropout,
         bias_first=not is_sharded,
     )
-    moments = sum(-(-tensor.elements // way.ranks) for tensor in learning) * model.moment_bytes
-    done = walk(events, reduction, moments // model.size)
+    moments = 0 if way.offload else sum(-(-tensor.elements // way.ranks) for tensor in learning) * model.moment_bytes
+    pulled_by = way.ranks if way.offload == PARAMETERS_TOO else None
+    done = walk(events, reduction, spared=moments // model.size, pulled_by=pulled_by)
     boundary = {
         WHOLE: lambda: whole_at_boundary(learning),
-        OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, model.bucket) - elements,
+        OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, model.bucket, sending) - elements,
     }
     size = model.size
     of_layer = [(done.forward.get(number, EMPTY), done.backward.get(number, EMPTY)) for number in range(len(tensors.layers))]
@@ -213,7 +226,8 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         parts={part: (done.forward.get(part, EMPTY), done.backward.get(part, EMPTY)) for part in (EMBEDDING, HEAD)},
         flush=size * (done.end - done.before_end),
         at_boundary=size * boundary.get(way.stage, lambda: 0)(),
-        touched=size * parts.touched,
+        touched=0 if sending else size * parts.touched,
+        staged=size * max((tensor.elements for tensor in learning), default=0) if sending and not is_sharded else 0,
         persistent=size * persistent_elements(tensors) if gathers else 0,
         update=_update(model, way, parts, learning, elements),
     )
@@ -227,6 +241,8 @@ def _update(model: _Model, way: _Way, parts: Parts, learning: Sequence[Tensor], 
       (stage_1_and_2.py, 2648 and 3104).
     - Stage 3: likewise for each sub-group of parts (stage3.py, 2873).
     """
+    if way.offload:
+        return 0
     if way.stage == WHOLE:
         return FP32_BYTES * elements * (1 if model.keeps_copies_apart else 2)
     if way.stage < WEIGHTS_DIVIDED:

@@ -82,9 +82,14 @@ class Coordinator:
         self._live = 0
         self._step = 0
         self.held = 0
+        self.pulled = 0
 
     def fetch(self, numbers: Sequence[int]) -> int:
-        """Gather a module's parameters and some ahead; return the most that is gathered meanwhile."""
+        """Gather a module's parameters and some ahead; return the most that is gathered meanwhile.
+
+        `pulled` is then what the larger gathering of the two is of.
+        """
+        self.pulled = 0
         own = [self._parameters[number] for number in numbers]
         self._gather([parameter for parameter in own if parameter.status is Status.CUT])
         most = self.held
@@ -127,6 +132,7 @@ class Coordinator:
         if not parameters:
             return
         elements = sum(parameter.elements for parameter in parameters)
+        self.pulled = max(self.pulled, elements)
         group = _Group(list(parameters), waiting=len(parameters)) if len(parameters) > 1 else None
         for parameter in parameters:
             parameter.status, parameter.group = Status.IN_FLIGHT, group

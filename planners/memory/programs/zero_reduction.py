@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from plimsoll.planners.memory.programs.zero_tensors import Tensor
 
 # runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once without ZeRO.
 REDUCED_AT_ONCE = 500_000_000
+# stage3.py, `_offload_grad_partition_at_boundary`: the norm is taken of so many elements at a time.
+NORM_AT_ONCE = 250_000_000
 
 
 class Reduction(Protocol):
@@ -68,6 +71,14 @@ class Parts:
         """Return whether the last part reaches into what ends there."""
         return end > self._first
 
+    def largest_slice(self, sizes: Sequence[int], end: int) -> int:
+        """Return the most of one tensor that lies within the part; the last of them ends there, the first is last."""
+        most = 0
+        for size in sizes:
+            most = max(most, min(size, end - self._first))
+            end -= size
+        return most
+
     def copied(self, first: int, end: int, bucket: int) -> int:
         """Return the largest copy that is made as these elements are reduced.
 
@@ -84,14 +95,33 @@ class Parts:
         return most
 
 
-class DividedAsTheyCome:
-    """Stage 2: a gradient is copied into the bucket and let go of; of a flushed bucket a rank keeps its part's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """How gradients are sent to the host: the norm of each is taken there and then, in so many elements for each.
 
-    def __init__(self, tensors: Sequence[Tensor], parts: Parts, bucket: int) -> None:
+    `adds_up` where micro-batches before the last one add up what is on the host; `all_at_once` where what one bucket
+    has is cast, in so many elements, before any of it goes.
+    """
+
+    norm: int
+    adds_up: bool
+    all_at_once: int = 0
+
+
+class DividedAsTheyCome:
+    """Stage 2: a gradient is copied into the bucket and let go of; of a flushed bucket a rank keeps its part's.
+
+    Sent to the host, they are not kept; of one that fits into no bucket there is a copy as it comes (1443), and one of
+    the part stays to the end of all micro-batches but the last (2142).
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], parts: Parts, bucket: int, sending: Sending | None) -> None:
         self.held = 0
-        self._parts, self._bucket = parts, bucket
+        self._parts, self._bucket, self._sending = parts, bucket, sending
         self._end = sum(tensor.elements for tensor in tensors)
-        self._filled, self._waits, self._first, self._last = 0, 0, self._end, self._end
+        self._filled = self._waits = self._stays = 0
+        self._first = self._last = self._end
+        self._sizes: list[int] = []
         self._has_own = False
 
     def hook(self, tensor: Tensor) -> int:
@@ -100,25 +130,32 @@ class DividedAsTheyCome:
         if self._filled + tensor.elements > self._bucket:
             most = self._flush() + tensor.elements
         if tensor.elements > self._bucket:
+            most = max(most, self.held + (2 if self._sending else 1) * tensor.elements)
             self._waits = tensor.elements
             self.held += tensor.elements
         self._filled += tensor.elements
         self._first -= tensor.elements
-        return max(most, self.held)
+        self._sizes.append(tensor.elements)
+        return most
 
     def end(self) -> int:
         """Flush what is left."""
         return self._flush()
 
     def _flush(self) -> int:
-        copied = self._parts.copied(self._first, self._last, self._bucket)
-        most = self.held + copied
-        if self._filled and self._parts.is_own(self._last) and not self._has_own:
+        most = self.held + self._parts.copied(self._first, self._last, self._bucket)
+        is_own = bool(self._sizes) and self._parts.is_own(self._last)
+        if is_own and self._sending:
+            largest = self._parts.largest_slice(self._sizes, self._last)
+            most = max(most, self.held - self._stays + self._sending.norm * largest)
+            self._stays += self._waits if self._sending.adds_up else 0
+            self._waits = 0 if self._sending.adds_up else self._waits
+        elif is_own and not self._has_own:
             self._has_own = True
             self.held += self._parts.touched
             most = max(most, self.held)
         self.held -= self._waits
-        self._filled, self._waits, self._last = 0, 0, self._first
+        self._filled, self._waits, self._last, self._sizes = 0, 0, self._first, []
         return most
 
 
@@ -126,12 +163,13 @@ class ScatteredAsTheyCome:
     """Stage 3: of a flushed bucket each rank adds its slices to the parts that it has of every tensor.
 
     They are put end to end, each padded to equal slices, unless it is one alone that divides evenly
-    (runtime/comm/coalesced_collectives.py, `reduce_scatter_coalesced`, 80).
+    (runtime/comm/coalesced_collectives.py, `reduce_scatter_coalesced`, 80). Sent to the host, a part comes back before
+    its norm is taken (stage3.py, 2006).
     """
 
-    def __init__(self, ranks: int, bucket: int) -> None:
+    def __init__(self, ranks: int, bucket: int, sending: Sending | None) -> None:
         self.held = 0
-        self._ranks, self._bucket = ranks, bucket
+        self._ranks, self._bucket, self._sending = ranks, bucket, sending
         self._filled = self._waits = 0
         self._sizes: list[int] = []
 
@@ -155,6 +193,10 @@ class ScatteredAsTheyCome:
         padded = sum(-(-size // self._ranks) * self._ranks for size in self._sizes)
         is_alone = len(self._sizes) == 1 and padded == self._sizes[0]
         most = self.held + (0 if is_alone else padded)
+        if self._sending and self._sizes:
+            largest = -(-max(self._sizes) // self._ranks)
+            most += largest + self._sending.norm * min(largest, NORM_AT_ONCE)
+            most += self._sending.all_at_once * padded // self._ranks
         self.held -= self._waits
         self._sizes, self._filled, self._waits = [], 0, 0
         return most
@@ -180,7 +222,7 @@ def runs_beyond(sizes: Sequence[int], limit: int) -> Iterator[list[int]]:
         yield run
 
 
-def divided_at_boundary(tensors: Sequence[Tensor], parts: Parts, bucket: int) -> int:
+def divided_at_boundary(tensors: Sequence[Tensor], parts: Parts, bucket: int, sending: Sending | None) -> int:
     """Return the most gradients and copies of stage 1 as the step's last micro-batch ends, beside the bucket.
 
     All are there; each is copied into the bucket and let go of, the embedding's first. An oversized one of no rank's
@@ -188,17 +230,23 @@ def divided_at_boundary(tensors: Sequence[Tensor], parts: Parts, bucket: int) ->
     """
     held = most = sum(tensor.elements for tensor in tensors)
     filled = first = end = waits = 0
+    sizes: list[int] = []
     has_own = False
     for tensor in [*tensors, None]:
         if tensor is None or filled + tensor.elements > bucket:
             most = max(most, held + parts.copied(first, end, bucket))
-            if filled and parts.is_own(end):
-                held += 0 if has_own else parts.touched
+            if sizes and parts.is_own(end):
+                if sending:
+                    most = max(most, held + sending.norm * parts.largest_slice(sizes[::-1], end))
+                else:
+                    held += 0 if has_own else parts.touched
                 has_own, most = True, max(most, held)
                 held -= waits
-            filled, first, waits = 0, end, 0
+            filled, first, waits, sizes = 0, end, 0, []
         if tensor is not None:
             filled, end = filled + tensor.elements, end + tensor.elements
             waits = tensor.elements if tensor.elements > bucket else 0
+            most = max(most, held + (waits if sending else 0))
             held -= 0 if waits else tensor.elements
+            sizes.append(tensor.elements)
     return most

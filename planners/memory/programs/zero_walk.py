@@ -64,14 +64,14 @@ class _Event:
 class Script:
     """The events of a micro-batch; `turn` is the place of the first one of the backward pass.
 
-    `usual` are the elements that are gathered at most during each event, and those after it, and `first` those of the
-    first micro-batch of all.
+    `usual` are the elements that are gathered at most during each event, those after it, and those that it asks for,
+    `first` those of the first micro-batch of all.
     """
 
     events: tuple[_Event, ...]
     turn: int
-    usual: tuple[tuple[int, int], ...]
-    first: tuple[tuple[int, int], ...]
+    usual: tuple[tuple[int, int, int], ...]
+    first: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def script(
     events = [*forward, *backward]
     if gathering is None:
         made = tuple(event for event in events if event.tensor is not None)
-        return Script(made, 0, ((0, 0),) * len(made), ((0, 0),) * len(made))
+        return Script(made, 0, ((0, 0, 0),) * len(made), ((0, 0, 0),) * len(made))
     gathers = [event for event in events if event.act is Act.GATHER]
     calls, leaves = [event.numbers for event in gathers], [event.is_leaf for event in gathers]
     turn = sum(event.act is Act.GATHER for event in forward)
@@ -134,25 +134,32 @@ def script(
     )
 
 
-def _gathered(event: _Event, coordinator: Coordinator) -> tuple[int, int]:
-    """Return the most elements that are gathered during an event, and those after it."""
-    most = coordinator.held
+def _gathered(event: _Event, coordinator: Coordinator) -> tuple[int, int, int]:
+    """Return the most elements that are gathered during an event, those after it, and those that are asked for."""
+    most, pulled = coordinator.held, 0
     if event.act is Act.GATHER:
         most = coordinator.fetch(event.numbers)
+        pulled = coordinator.pulled
     elif event.act is Act.UNPIN:
         coordinator.unpin(event.numbers)
     elif event.act is Act.RELEASE:
         coordinator.release(event.numbers, event.pinned, is_leaf=event.is_leaf)
-    return most, coordinator.held
+    return most, coordinator.held, pulled
 
 
-def walk(script: Script, reduction: Reduction, spared: int) -> Walk:
+def walk(script: Script, reduction: Reduction, *, spared: int, pulled_by: int | None) -> Walk:
     """Go through a micro-batch's events with one way to reduce gradients.
 
-    So much is `spared` in the first micro-batch, which finds no moments.
+    So much is `spared` in the first micro-batch, which finds no moments. Parts that wait on the host are pulled by so
+    many ranks, each its own.
     """
-    first = ((max(most - spared, 0), max(left - spared, 0)) for most, left in script.first)
-    levels = [(max(one[0], other[0]), max(one[1], other[1])) for one, other in zip(script.usual, first, strict=True)]
+    levels = [
+        (
+            max(usual[0], first[0] - spared) + (-(-max(usual[2], first[2]) // pulled_by) if pulled_by else 0),
+            max(usual[1], first[1] - spared),
+        )
+        for usual, first in zip(script.usual, script.first, strict=True)
+    ]
     events = list(zip(script.events, levels, strict=True))
     forward = _follow(events[: script.turn], reduction, 0)
     began = levels[script.turn - 1][1] if script.turn else 0
