@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,9 +33,9 @@ from plimsoll.planners.memory.programs.zero_reduction import (
 )
 from plimsoll.planners.memory.programs.zero_tensors import Tensor, model_tensors
 from plimsoll.planners.memory.programs.zero_walk import EMBEDDING, HEAD, Passage, persistent_elements, script, walk
-from plimsoll.planners.stacks.records import ZeroBuckets
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
+from plimsoll.planners.stacks.records import ZeroBuckets
 
 PARAMETERS_TOO = 2  # of what is offloaded
 WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
@@ -162,7 +162,9 @@ def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tup
     keys, inverse = distinct(np.ravel_multi_index(np.broadcast_arrays(*columns), spans))
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
     model = _model(job, told)
-    return tuple(_follow(model, _Way(*way[:3], adds_up=bool(way[3]), is_recomputed=bool(way[4]), offload=way[5])) for way in ways), inverse
+    return tuple(
+        _follow(model, _Way(*way[:3], adds_up=bool(way[3]), is_recomputed=bool(way[4]), offload=way[5])) for way in ways
+    ), inverse
 
 
 def _spread(followed: Sequence[_Followed], inverse: IntArray, quantity: Callable[[_Followed], float]) -> FloatArray:
@@ -194,8 +196,13 @@ def _follow(model: _Model, way: _Way) -> _Followed:
     parts = Parts(learning, way.ranks)
     sending = None
     if way.offload:
-        to_drives = FP32_BYTES // model.size if model.to_drives else 0
-        sending = Sending(norm=NORM_BYTES // model.size, adds_up=way.adds_up, all_at_once=to_drives)
+        cast = FP32_BYTES // model.size
+        sending = Sending(
+            norm=NORM_BYTES // model.size,
+            cast=cast,
+            adds_up=way.adds_up,
+            all_at_once=cast if model.to_drives else 0,
+        )
     of_stage: dict[int, Callable[[], Reduction]] = {
         GRADIENTS_DIVIDED: lambda: DividedAsTheyCome(learning, parts, model.bucket, sending),
         WEIGHTS_DIVIDED: lambda: ScatteredAsTheyCome(way.ranks, model.bucket, sending),
@@ -220,7 +227,9 @@ def _follow(model: _Model, way: _Way) -> _Followed:
         OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, model.bucket, sending) - elements,
     }
     size = model.size
-    of_layer = [(done.forward.get(number, EMPTY), done.backward.get(number, EMPTY)) for number in range(len(tensors.layers))]
+    of_layer = [
+        (done.forward.get(number, EMPTY), done.backward.get(number, EMPTY)) for number in range(len(tensors.layers))
+    ]
     return _Followed(
         layers=size * np.array([(max(fore.most), fore.left, *back.most, back.left) for fore, back in of_layer]),
         parts={part: (done.forward.get(part, EMPTY), done.backward.get(part, EMPTY)) for part in (EMBEDDING, HEAD)},

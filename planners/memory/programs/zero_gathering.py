@@ -81,6 +81,7 @@ class Coordinator:
             self._parameters[number].uses.append(step)
         self._live = 0
         self._step = 0
+        self._finished: list[int] = []
         self.held = 0
         self.pulled = 0
 
@@ -92,9 +93,11 @@ class Coordinator:
         self.pulled = 0
         own = [self._parameters[number] for number in numbers]
         self._gather([parameter for parameter in own if parameter.status is Status.CUT])
-        most = self.held
         for parameter in own:
-            most = max(most, self._wait(parameter))
+            self._wait(parameter)
+        most = self.held
+        self.held -= sum(self._finished)
+        self._finished = []
         if not self._is_recording:
             self._pass_by(own)
             self._gather_ahead()
@@ -108,7 +111,12 @@ class Coordinator:
         the whole model is the first to be differentiated; for all others such a module has nothing of its own.
         """
         passed = self._passed if is_leaf else self._passed_by_others
-        if is_leaf and not self._is_recording and self._step <= self._turn and passed[self._turn] - passed[self._step] < REUSE_DISTANCE:
+        if (
+            is_leaf
+            and not self._is_recording
+            and self._step <= self._turn
+            and passed[self._turn] - passed[self._step] < REUSE_DISTANCE
+        ):
             return
         for number in numbers:
             parameter = self._parameters[number]
@@ -139,22 +147,20 @@ class Coordinator:
         self.held += elements
         self._live += elements
 
-    def _wait(self, parameter: _Parameter) -> int:
-        """Wait for a parameter's gathering; return the most that is gathered meanwhile."""
+    def _wait(self, parameter: _Parameter) -> None:
+        """Wait for a parameter's gathering; its group's storage goes once all of the group are waited for."""
         group, parameter.group = parameter.group, None
         if group is None:
             parameter.status = Status.WHOLE
-            return self.held
+            return
         if not group.is_copied:
             group.is_copied = True
             self.held += group.elements
             for member in group.members:
                 member.status = Status.WHOLE
-        most = self.held
         group.waiting -= 1
         if not group.waiting:
-            self.held -= group.elements
-        return most
+            self._finished.append(group.elements)
 
     def _pass_by(self, own: Sequence[_Parameter]) -> None:
         """Take a module's uses off the queue that no gathering ahead has taken."""

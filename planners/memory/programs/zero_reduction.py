@@ -97,13 +97,14 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """How gradients are sent to the host: the norm of each is taken there and then, in so many elements for each.
+    """How gradients are sent to the host: the norm of each is taken before that, and it is cast, in so many elements.
 
     `adds_up` where micro-batches before the last one add up what is on the host; `all_at_once` where what one bucket
     has is cast, in so many elements, before any of it goes.
     """
 
     norm: int
+    cast: int
     adds_up: bool
     all_at_once: int = 0
 
@@ -195,7 +196,7 @@ class ScatteredAsTheyCome:
         most = self.held + (0 if is_alone else padded)
         if self._sending and self._sizes:
             largest = -(-max(self._sizes) // self._ranks)
-            most += largest + self._sending.norm * min(largest, NORM_AT_ONCE)
+            most += largest + max(self._sending.norm * min(largest, NORM_AT_ONCE), self._sending.cast * largest)
             most += self._sending.all_at_once * padded // self._ranks
         self.held -= self._waits
         self._sizes, self._filled, self._waits = [], 0, 0

@@ -266,7 +266,8 @@ def _backward(
                 yield from _run_again(modules[part], part)
             yield from _reduced(module, part, bias_first=bias_first)
             yield _Event(Act.UNPIN, part, module.at, module.numbers)
-            yield _Event(Act.RELEASE, part, module.at, module.numbers, is_leaf=module.is_leaf)
+            if part != EMBEDDING:  # No gradient of its input tells when it is through.
+                yield _Event(Act.RELEASE, part, module.at, module.numbers, is_leaf=module.is_leaf)
 
 
 def _run_again(modules: Sequence[_Module], part: int) -> Iterator[_Event]:
@@ -303,7 +304,9 @@ def _reduced(module: _Module, part: int, *, bias_first: bool) -> Iterator[_Event
             yield _Event(Act.REDUCE, part, at if part >= 0 else module.at, tensor=tensor)
 
 
-def _follow(events: Sequence[tuple[_Event, tuple[int, int]]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
+def _follow(
+    events: Sequence[tuple[_Event, tuple[int, int]]], reduction: Reduction, gathered: int
+) -> dict[int, Passage]:
     """Return the passage of every part; so much is `gathered` as they begin."""
     passages: dict[int, Passage] = {}
     kept = began = 0
