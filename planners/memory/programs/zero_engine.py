@@ -20,7 +20,7 @@ from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, He
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pass:
-    """The most that is held as tensors of a part come and go, and what is left of them, beyond what was there before."""
+    """The most that is held as tensors of a part come and go, and what is left, beyond what was there before."""
 
     most: FloatArray
     left: FloatArray

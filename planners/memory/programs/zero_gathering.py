@@ -111,12 +111,8 @@ class Coordinator:
         the whole model is the first to be differentiated; for all others such a module has nothing of its own.
         """
         passed = self._passed if is_leaf else self._passed_by_others
-        if (
-            is_leaf
-            and not self._is_recording
-            and self._step <= self._turn
-            and passed[self._turn] - passed[self._step] < REUSE_DISTANCE
-        ):
+        is_forward = self._step <= self._turn and not self._is_recording
+        if is_leaf and is_forward and passed[self._turn] - passed[self._step] < REUSE_DISTANCE:
             return
         for number in numbers:
             parameter = self._parameters[number]
