@@ -144,19 +144,33 @@ def _modules(
     before, after = _Module(is_backward=False), _Module(At.LAST, is_forward=False)
     modules = {EMBEDDING: (before, before, *embedding, before)}
     for number, tensors in enumerate(model.layers):
-        of_layer = _of_part(tensors, sizes, at=None, is_leaf=has_leaves)
+        norms = _of_part([tensor for tensor in tensors if _is_norm(tensor)], sizes, at=At.OUTPUT)
+        others = [tensor for tensor in tensors if not _is_norm(tensor)]
+        of_layer = _of_part(others, sizes, at=None, is_leaf=has_leaves)
         attention = [module for module in of_layer if module.at in (At.OUTPUT, At.ATTENTION)]
         rest = [module for module in of_layer if module.at in (At.LAST, At.FEED_FORWARD)]
-        none, norm, block = _Module(At.ATTENTION), _Module(At.OUTPUT), _Module(At.LAST)
         if not any(tensor.part is Part.EXPERT for tensor in tensors):
             rest = [*rest[:1], _Module(At.FEED_FORWARD), *rest[1:]]
         # The layer, its first norm, and attention; the second norm and the feed-forward with its activation.
-        modules[number] = (none, none, none, *attention, norm, block, *rest)
+        modules[number] = (
+            _Module(At.ATTENTION),
+            *norms[:1],
+            _Module(At.ATTENTION),
+            *attention,
+            *norms[1:],
+            _Module(At.LAST),
+            *rest,
+        )
     head = _of_part(model.head, sizes, at=At.LAST)
     if is_tied:
         head = (*head, _Module(At.LAST, embedding[0].numbers[:1]))
     modules[HEAD] = (*head[:1], after, *head[1:], after)
     return sizes, modules
+
+
+def _is_norm(tensor: Tensor) -> bool:
+    """Return whether it is of a norm of whole tokens: those of heads stand within the attention."""
+    return tensor.part is Part.NORM and "attn." not in tensor.module
 
 
 def _of_part(
