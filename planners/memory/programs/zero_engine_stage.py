@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from plimsoll.planners.architecture import Operation, OperationKind
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.memory.activations import saved_bytes
+from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.programs.at_rest import at_rest
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded_stage import _embedded, _logits_gradient
@@ -26,9 +29,13 @@ from plimsoll.planners.memory.programs.zero_ways import (
     engine_of,
     follow,
 )
+from plimsoll.planners.memory.rank_share import rank_share
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
 from plimsoll.planners.stacks.records import ZeroBuckets
+
+# What the architecture calls the operations of experts.
+EXPERT = "expert"
 
 
 def zero_engine_stage(asked: Question) -> ZeroEngineStage:
@@ -132,29 +139,65 @@ def _layers(asked: Question, followed: Sequence[Followed], inverse: IntArray) ->
 def _layer(asked: Question, kind: int, taken: Sequence[FloatArray]) -> LayerOnRank:
     layer = layer_of_kind(asked, kind)
     forward, left_forward, *moments, left = taken
+    inputs = _frozen_inputs(asked, kind)
     return replace(
         layer,
-        moments=_moments(asked, kind, layer, moments),
+        kept=layer.kept + np.where(layer.is_recomputed, 0.0, inputs),
+        moments=_moments(asked, kind, layer, moments, inputs),
         traffic=Traffic(forward=forward, left_forward=left_forward, left=left),
     )
 
 
-def _moments(asked: Question, kind: int, layer: LayerOnRank, taken: Sequence[FloatArray]) -> tuple[Moment, ...]:
-    """Return the moments of a layer's backward pass with what the engine holds at each."""
+def _frozen_inputs(asked: Question, kind: int) -> FloatArray:
+    """Return the inputs that stage 3's own linear layer saves though its weight is frozen (runtime/zero/linear.py, 49).
+
+    torch's saves none: the gradient of its input needs the weight alone. A mixture's grouped products are torch's.
+    """
+    layouts, job, part = asked.layouts, asked.job, asked.job.layers[kind]
+    if part.learning is None:
+        return NOTHING
+    inputs = {name for operation in part.block.operations if _is_linear(operation) for name in operation.inputs}
+    others = frozenset(tensor.name for tensor in part.block.tensors) - inputs
+    size = job.precision.compute_bytes
+    save = functools.partial(
+        saved_bytes,
+        part.block,
+        job.profile.kernels,
+        without=others,
+        attention=job.attention,
+        element_bytes=size,
+        learning=part.learning,
+    )
+    share = rank_share(layouts, job)
+    more = share.of(save(frozen_input_bytes=size)) - share.of(save())
+    return np.where(layouts.zero_stage == WEIGHTS_DIVIDED, np.ceil(more), 0.0)
+
+
+def _is_linear(operation: Operation) -> bool:
+    return operation.kind is OperationKind.MATMUL and not operation.name.startswith(EXPERT)
+
+
+def _moments(
+    asked: Question, kind: int, layer: LayerOnRank, taken: Sequence[FloatArray], inputs: FloatArray
+) -> tuple[Moment, ...]:
+    """Return the moments of a layer's backward pass with what the engine holds at each.
+
+    Frozen matrices' `inputs` are there until these have been multiplied by.
+    """
     job, own = asked.job, asked.active.layers[kind].backward
     last, feed_forward, output, attention = taken
-    meeting = layer.moments[-1].activations
+    meeting = layer.moments[-1].activations + inputs
     is_mixture = bool(job.model.experts_per_token)
-    at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients)
+    at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients) + inputs
     at_first = own.at_expert_matmuls if is_mixture else own.at_second_norm + 2.0 * own.last_matmul_gradients
     made = [Moment("last matrix", at_last, last)]
     if is_mixture:
-        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), np.zeros(1)))
+        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), NOTHING))
     else:
-        made.append(Moment("gradients that meet", meeting, np.zeros(1)))
+        made.append(Moment("gradients that meet", meeting, NOTHING))
     return (
         *made,
-        Moment("first matrices", np.ceil(np.minimum(at_first, meeting)), feed_forward),
-        Moment("second norm", np.ceil(own.at_second_norm), output),
-        Moment("attention", np.ceil(np.maximum(own.attention_gradients, own.at_input_norm)), attention),
+        Moment("first matrices", np.minimum(np.ceil(at_first) + inputs, meeting), feed_forward),
+        Moment("second norm", np.ceil(own.at_second_norm) + inputs, output),
+        Moment("attention", np.ceil(np.maximum(own.attention_gradients, own.at_input_norm)) + inputs, attention),
     )

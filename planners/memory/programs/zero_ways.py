@@ -33,8 +33,6 @@ PARAMETERS_TOO = 2  # of what is offloaded
 WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8
-# Whose mixtures' submodules have no hooks (runtime/zero/leaf_module_config.py).
-LEAF_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 EMPTY = Passage()
 
 
@@ -89,7 +87,7 @@ def engine_of(job: Job, told: ZeroBuckets) -> Engine:
         head=job.head,
         is_tied=job.model.tied_head,
         has_dropout=any(has_dropout(part.block) for part in job.layers),
-        has_leaves=job.model.model_type in LEAF_MIXTURES,
+        has_leaves=job.model.model_type in told.whole_mixtures,
         size=job.precision.compute_bytes,
         moment_bytes=job.states.moment * min(job.optimizer.moments, job.optimizer.hidden_matrix_moments),
         to_drives=job.offload_target == "nvme",
