@@ -134,12 +134,14 @@ class RunAhead:
 class ZeroBuckets:
     """What an engine that reduces and gathers in buckets is told of them, in elements (`planners/memory/zero.py`).
 
-    `max_live_elements` are gathered at most before it waits for some to be let go of.
+    `max_live_elements` are gathered at most before it waits for some to be let go of. `whole_mixtures` are the families
+    whose mixtures it gathers whole, and reduces as all of their gradients are there.
     """
 
     reduce_bucket_elements: int
     prefetch_bucket_elements: int
     max_live_elements: int
+    whole_mixtures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

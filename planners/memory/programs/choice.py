@@ -17,6 +17,8 @@ from plimsoll.planners.memory.programs.replicated import replicated, replicated_
 from plimsoll.planners.memory.programs.resident import resident, resident_stage
 from plimsoll.planners.memory.programs.sharded import sharded
 from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
+from plimsoll.planners.memory.programs.zero.engine import zero_engine
+from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
 from plimsoll.planners.memory.steps.record import Event, RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
 
@@ -32,14 +34,14 @@ class Program:
 RESIDENT = Program(resident_stage, resident)
 REPLICATED = Program(replicated_stage, replicated)
 SHARDED = Program(sharded_stage, sharded)
+ZERO_ENGINE = Program(zero_engine_stage, zero_engine)
 OUTSIDE_STEPS = Program(instants_of, hold)
-# By how a stack gathers weights, unless gradients lie on the rank throughout.
+# By how a stack gathers weights, unless gradients lie on the rank throughout or an engine has buckets for them.
 BY_GATHERING = {
     "resident": REPLICATED,
     "autocast_copies": REPLICATED,
     "gathered_by_layer": SHARDED,
     "gathered_once": SHARDED,
-    "gathered_to_limit": SHARDED,
 }
 
 
@@ -79,4 +81,6 @@ def events_of(asked: Question, row: int, index: int) -> tuple[Event, ...]:
 
 def _program(job: Job, zero_stage: int) -> Program:
     weights = job.profile.weights
+    if job.profile.zero is not None:
+        return ZERO_ENGINE
     return RESIDENT if weights.gradients_always_resident else BY_GATHERING[weights.gathering[str(zero_stage)]]

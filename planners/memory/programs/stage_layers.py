@@ -41,6 +41,11 @@ def stage_layers(
     return layers_of(_runs(asked, layer))
 
 
+def layer_of_kind(asked: Question, kind: int) -> LayerOnRank:
+    """Return a layer of a kind whose weights are no units, recomputed or not as the layout says of all layers."""
+    return _layer(asked, kind, None, are_gathered=False, expert_units=np.zeros(1, dtype=bool))
+
+
 def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> list[Run]:
     """Return the runs of a stage's layers; where only some are recomputed, those and the others apart.
 

@@ -86,6 +86,22 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """What an engine that gathers and reduces tensor by tensor holds beside a layer, counted from where it begins.
+
+    `forward` is the most in its forward pass and `left_forward` what is there after it, `left` after its backward
+    pass; the most of that are `gradients` of the layer's moments.
+    """
+
+    forward: FloatArray
+    left_forward: FloatArray
+    left: FloatArray
+
+
+NO_TRAFFIC = Traffic(forward=np.zeros(1), left_forward=np.zeros(1), left=np.zeros(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerOnRank:
     """One layer of a kind.
 
@@ -94,6 +110,7 @@ class LayerOnRank:
       as its experts are gathered;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
+    - `traffic` is what an engine adds that knows no units;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
       them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
       `beside_reduction`.
@@ -113,6 +130,7 @@ class LayerOnRank:
     experts_gathered_again: FloatArray
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
+    traffic: Traffic = NO_TRAFFIC
 
     @property
     def buffers(self) -> tuple[FloatArray, FloatArray]:

@@ -1,0 +1,121 @@
+"""A step of DeepSpeed's engine, whatever its stage: gradients are reduced, and weights gathered, tensor by tensor.
+
+What tensors take that are gathered, made, copied and reduced is followed elsewhere (`walk.py`); here it meets the
+states and the activations. Stages 0 and 1 reduce after the step's last micro-batch, stages 2 and 3 as gradients come.
+Source: DeepSpeed 0.19.8, runtime/engine.py, runtime/zero/stage_1_and_2.py and stage3.py, and
+runtime/fp16/fused_optimizer.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
+from plimsoll.planners.memory.steps.layers import Layer, Layers
+from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pass:
+    """The most that is held as tensors of a part come and go, and what is left, beyond what was there before."""
+
+    most: FloatArray
+    left: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ZeroEngineStage:
+    """Whole bytes of one rank.
+
+    - `resting` is the reduction's bucket where it never goes; else it is `bucket` from the first gradient on, and
+      `bucket_before` in what comes before that; `persistent` are weights that stay gathered until the update;
+    - `embedding`, `head`, `head_back`, `embedding_back`: what the parts' tensors take, `flush` as the last bucket is
+      reduced and `at_boundary` as all gradients are;
+    - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
+      `unsaved` what the first layer need not keep behind a frozen embedding;
+    - `head_kept`, `logits`, `kept_logits`, `logits_gradient`: at the head, at the loss, after it, and backwards;
+    - `head_gradient` is made of the head's matrix, and `tied` waits for the embedding's where both are one table.
+    """
+
+    rest: AtRest
+    layers: Layers
+    resting: FloatArray
+    bucket_before: FloatArray
+    bucket: FloatArray
+    persistent: FloatArray
+    embedding: Pass
+    head: Pass
+    head_back: Pass
+    embedding_back: Pass
+    flush: FloatArray
+    at_boundary: FloatArray
+    message: FloatArray
+    embedded: FloatArray
+    unsaved: FloatArray
+    head_kept: FloatArray
+    logits: FloatArray
+    kept_logits: FloatArray
+    logits_gradient: FloatArray
+    head_gradient: FloatArray
+    tied: FloatArray
+
+
+def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
+    """Go through one step."""
+    lasting = begin(step, stage.rest)
+    step.take("communication", "reduction's bucket", stage.resting)
+    bucket = step.take("communication", "reduction's bucket", stage.bucket_before)
+    persistent = step.take("communication", "weights that stay gathered", stage.persistent)
+    traffic = step.carry("gradients", "gradients and gathered weights")
+    step.phase = FORWARD
+    _pass(step, traffic, stage.embedding)
+    stream = step.take("activations", "residual stream", stage.message)
+    embedded = step.take("activations", "embedding's output", stage.embedded)
+    kept: dict[Layer, Held] = {}
+    for layer in step.each(stage.layers):
+        own = layer.bytes
+        kept[layer] = step.take("activations", "kept by the layer", _without(layer, own.kept, stage.unsaved))
+        _pass(step, traffic, Pass(most=own.traffic.forward, left=own.traffic.left_forward))
+    step.drop(embedded)
+    _pass(step, traffic, stage.head)
+    step.resize(stream, stage.head_kept)
+    logits = step.take("logits", "logits", stage.logits)
+    step.resize(logits, stage.kept_logits)
+    step.phase = BACKWARD
+    step.resize(logits, stage.logits_gradient)
+    message = step.take("activations", "gradient of the stream", stage.message)
+    step.drop(step.take("gradients", "head's gradient", stage.head_gradient), logits, stream)
+    tied = step.take("gradients", "gradient of a table that waits", stage.tied)
+    step.resize(bucket, stage.bucket)
+    _pass(step, traffic, stage.head_back)
+    step.drop(message)
+    for layer in step.each(stage.layers, downwards=True):
+        own = layer.bytes
+        step.resize(kept[layer], _without(layer, own.beside_moments, stage.unsaved))
+        step.moments(own.moments)
+        step.drop(kept[layer])
+        step.grow(traffic, own.traffic.left)
+    message = step.take("activations", "gradient of the stream", stage.message)
+    step.drop(step.take("gradients", "gradient of the table's rows", stage.tied), tied)
+    _pass(step, traffic, stage.embedding_back)
+    step.drop(message, lasting.passes)
+    step.phase = REDUCTION
+    step.drop(step.take("communication", "last bucket reduced", stage.flush))
+    step.drop(step.take("communication", "all gradients reduced", stage.at_boundary))
+    step.drop(traffic, bucket, persistent)
+    step.resize(lasting.gradients, stage.rest.all_gradients)
+    update(step, stage.rest)
+
+
+def _without(layer: Layer, amount: FloatArray, unsaved: FloatArray) -> FloatArray:
+    """Return a layer's amount, less what the lowest need not keep."""
+    return amount if layer.is_lowest is False else amount - np.where(layer.is_lowest, unsaved, 0.0)
+
+
+def _pass(step: Step, traffic: Held, of: Pass) -> None:
+    """Let a part's tensors come and go, and keep what is left of them."""
+    step.drop(step.take("gradients", "gradients and gathered weights", of.most))
+    step.grow(traffic, of.left)

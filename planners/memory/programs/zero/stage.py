@@ -1,0 +1,204 @@
+"""The quantities of a step of DeepSpeed's engine."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from plimsoll.planners.architecture import Operation, OperationKind
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.memory.activations import saved_bytes
+from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.programs.at_rest import at_rest
+from plimsoll.planners.memory.programs.logits import logits_gradient
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.sharded_stage import _embedded
+from plimsoll.planners.memory.programs.stage_layers import layer_of_kind
+from plimsoll.planners.memory.programs.zero.engine import Pass, ZeroEngineStage
+from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD
+from plimsoll.planners.memory.programs.zero.ways import (
+    GRADIENTS_DIVIDED,
+    OPTIMIZER_DIVIDED,
+    WEIGHTS_DIVIDED,
+    Followed,
+    Way,
+    engine_of,
+    follow,
+)
+from plimsoll.planners.memory.rank_share import rank_share
+from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
+from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
+from plimsoll.planners.stacks.records import ZeroBuckets
+
+# What the architecture calls the operations of experts.
+EXPERT = "expert"
+
+
+def zero_engine_stage(asked: Question) -> ZeroEngineStage:
+    """Return the quantities of the program."""
+    layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
+    told = job.profile.zero
+    if told is None:
+        raise ValueError(f"{job.profile.name} has no engine with buckets.")
+    size, zero_stage = job.precision.compute_bytes, layouts.zero_stage
+    accumulates = layouts.micro_batches(job.global_batch_size) > 1
+    followed, inverse = _followed(asked, told, accumulates)
+    spread = functools.partial(_spread, followed, inverse)
+    bucket = float(size * told.reduce_bucket_elements)
+    gradients = np.ceil(held.gradients)
+    touched = spread(lambda way: way.touched)
+    is_flat = (zero_stage == OPTIMIZER_DIVIDED) | (zero_stage == GRADIENTS_DIVIDED)
+    sends = layouts.offload > 0
+    reduced = np.where(is_flat, touched, np.where(sends & (zero_stage == WEIGHTS_DIVIDED), 0.0, gradients))
+    kept = np.where(zero_stage == GRADIENTS_DIVIDED, touched, gradients)
+    rest = at_rest(asked, keeps_gradients=accumulates)
+    head_gradient = np.ceil(size * held.head_matrix_elements)
+    message = np.ceil(active.p2p_message)
+
+    def of_part(part: int, place: int) -> Pass:
+        return Pass(
+            most=spread(lambda way: size * max(way.parts[part][place].most)),
+            left=spread(lambda way: size * way.parts[part][place].left),
+        )
+
+    return ZeroEngineStage(
+        rest=replace(
+            rest,
+            kept_gradients=np.where(accumulates | (zero_stage == WEIGHTS_DIVIDED), kept, 0.0),
+            all_gradients=reduced,
+            temporaries=rest.temporaries + spread(lambda way: way.update),
+        ),
+        layers=_layers(asked, followed, inverse),
+        resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, spread(lambda way: way.staged)),
+        bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
+        bucket=np.where(is_flat, bucket, 0.0),
+        persistent=spread(lambda way: way.persistent),
+        embedding=of_part(EMBEDDING, 0),
+        head=of_part(HEAD, 0),
+        head_back=of_part(HEAD, 1),
+        embedding_back=of_part(EMBEDDING, 1),
+        flush=spread(lambda way: way.flush),
+        at_boundary=spread(lambda way: way.at_boundary),
+        message=message,
+        embedded=np.ceil(_embedded(asked)),
+        unsaved=np.ceil(active.first_adapter_savings),
+        head_kept=np.ceil(active.head),
+        logits=np.ceil(active.logits),
+        kept_logits=np.ceil(active.kept_logits),
+        logits_gradient=logits_gradient(asked, head_gradient),
+        head_gradient=head_gradient,
+        tied=head_gradient if job.model.tied_head else np.zeros(1),
+    )
+
+
+def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tuple[tuple[Followed, ...], IntArray]:
+    """Return what each distinct way takes, and which way each layout goes."""
+    layouts, job = asked.layouts, asked.job
+    stage = layouts.zero_stage
+    columns = (
+        stage,
+        layouts.shard_group,
+        layouts.expert_parallel,
+        (((stage <= OPTIMIZER_DIVIDED) | (layouts.offload > 0)) & accumulates).astype(np.int64),
+        ((stage == WEIGHTS_DIVIDED) & (layouts.recompute == FULL)).astype(np.int64),
+        layouts.offload,
+    )
+    spans = [int(column.max(initial=0)) + 1 for column in columns]
+    keys, inverse = distinct(np.ravel_multi_index(np.broadcast_arrays(*columns), spans))
+    engine = engine_of(job, told)
+    ways = (column.tolist() for column in np.unravel_index(keys, spans))
+    return tuple(
+        follow(engine, Way(number, ranks, experts, bool(adds_up), bool(again), offload))
+        for number, ranks, experts, adds_up, again, offload in zip(*ways, strict=True)
+    ), inverse
+
+
+def _spread(followed: Sequence[Followed], inverse: IntArray, quantity: Callable[[Followed], float]) -> FloatArray:
+    return np.array([quantity(way) for way in followed], dtype=np.float64)[inverse]
+
+
+def _layers(asked: Question, followed: Sequence[Followed], inverse: IntArray) -> Layers:
+    """Return the layers, in runs of those that take the same in every layout."""
+    job = asked.job
+    kinds = sorted((number, kind) for kind, part in enumerate(job.layers) for number in part.block.layers)
+    table = np.stack([way.layers for way in followed])
+    alike = itertools.groupby(kinds, key=lambda entry: (entry[1], table[:, entry[0]].tobytes()))
+    runs = []
+    for (kind, _), numbers in alike:
+        of_run = [number for number, _ in numbers]
+        columns = np.moveaxis(table[:, of_run[0]], 1, 0).astype(np.float64)
+        layer = _layer(asked, kind, [column[inverse] for column in columns])
+        runs.append(Run(unit=(layer,), count=np.array([len(of_run)])))
+    return layers_of(runs)
+
+
+def _layer(asked: Question, kind: int, taken: Sequence[FloatArray]) -> LayerOnRank:
+    layer = layer_of_kind(asked, kind)
+    forward, left_forward, *moments, left = taken
+    inputs = _frozen_inputs(asked, kind)
+    return replace(
+        layer,
+        kept=layer.kept + np.where(layer.is_recomputed, 0.0, inputs),
+        moments=_moments(asked, kind, layer, moments, inputs),
+        traffic=Traffic(forward=forward, left_forward=left_forward, left=left),
+    )
+
+
+def _frozen_inputs(asked: Question, kind: int) -> FloatArray:
+    """Return the inputs that stage 3's own linear layer saves though its weight is frozen (runtime/zero/linear.py, 49).
+
+    torch's saves none: the gradient of its input needs the weight alone. A mixture's grouped products are torch's.
+    """
+    layouts, job, part = asked.layouts, asked.job, asked.job.layers[kind]
+    if part.learning is None:
+        return NOTHING
+    inputs = {name for operation in part.block.operations if _is_linear(operation) for name in operation.inputs}
+    others = frozenset(tensor.name for tensor in part.block.tensors) - inputs
+    size = job.precision.compute_bytes
+    save = functools.partial(
+        saved_bytes,
+        part.block,
+        job.profile.kernels,
+        without=others,
+        attention=job.attention,
+        element_bytes=size,
+        learning=part.learning,
+    )
+    share = rank_share(layouts, job)
+    more = share.of(save(frozen_input_bytes=size)) - share.of(save())
+    return np.where(layouts.zero_stage == WEIGHTS_DIVIDED, np.ceil(more), 0.0)
+
+
+def _is_linear(operation: Operation) -> bool:
+    return operation.kind is OperationKind.MATMUL and not operation.name.startswith(EXPERT)
+
+
+def _moments(
+    asked: Question, kind: int, layer: LayerOnRank, taken: Sequence[FloatArray], inputs: FloatArray
+) -> tuple[Moment, ...]:
+    """Return the moments of a layer's backward pass with what the engine holds at each.
+
+    Frozen matrices' `inputs` are there until these have been multiplied by.
+    """
+    job, own = asked.job, asked.active.layers[kind].backward
+    last, feed_forward, output, attention = taken
+    meeting = layer.moments[-1].activations + inputs
+    is_mixture = bool(job.model.experts_per_token)
+    at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients) + inputs
+    at_first = own.at_expert_matmuls if is_mixture else own.at_second_norm + 2.0 * own.last_matmul_gradients
+    made = [Moment("last matrix", at_last, last)]
+    if is_mixture:
+        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), NOTHING))
+    else:
+        made.append(Moment("gradients that meet", meeting, NOTHING))
+    return (
+        *made,
+        Moment("first matrices", np.minimum(np.ceil(at_first) + inputs, meeting), feed_forward),
+        Moment("second norm", np.ceil(own.at_second_norm) + inputs, output),
+        Moment("attention", np.ceil(np.maximum(own.attention_gradients, own.at_input_norm)) + inputs, attention),
+    )
