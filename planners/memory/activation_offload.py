@@ -21,7 +21,7 @@ from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages
 from plimsoll.planners.memory.activity import Activity, activity, casts_weights
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings
-from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
 SYNCHRONOUS = "synchronous"
 OVERLAPPED_ONCE = "overlapped_once"
@@ -39,7 +39,7 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
     moves = layouts.activation_offload
     if not moves.any():
         return active
-    staying, waiting, head = NOTHING, NOTHING, NOTHING
+    staying, waiting, head = NO_BYTES, NO_BYTES, NO_BYTES
     sends_once = job.profile.can.activation_offload == OVERLAPPED_ONCE
     if sends_once:
         staying = active.saved_by_several
@@ -48,7 +48,6 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
     return replace(
         active,
         stage=np.where(moves, staying * active.kept_layers, active.stage),
-        layer=np.where(moves, staying, active.layer),
         checkpoint=np.where(moves, 0.0, active.checkpoint),
         first_adapter_savings=np.where(moves, 0.0, active.first_adapter_savings),
         waiting=np.where(moves, waiting, 0.0),
@@ -67,7 +66,7 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
 def offloaded_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what every stage keeps on the host: all that is sent of the micro-batches in flight."""
     if not layouts.activation_offload.any():
-        return NOTHING
+        return NO_BYTES
     sent = _sent_bytes(active, layouts, rows, held, job)
     return np.where(layouts.activation_offload, sent * rows.in_flight, 0.0)
 
@@ -84,8 +83,8 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
-    again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
-    layers = size * (held.stage_elements - held.root_elements) + held.layer_frozen * rows.layers
+    again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NO_BYTES
+    layers = size * (held.stage_elements - held.root_elements) + held.layers_frozen
     weights = layers * active.kept_layers / np.maximum(rows.layers, 1)
     log_softmax = np.where(layouts.fused_cross_entropy, 0.0, FP32_BYTES / job.profile.loss.logits_bytes * active.logits)
     if way == SYNCHRONOUS:

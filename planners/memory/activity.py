@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import SavedBytes
 from plimsoll.planners.memory.holdings import has_gathering
-from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +67,19 @@ class Activity:
 
     Saved for the backward pass:
 
-    - `stage`: by all layers of the stage; `layer`: by one layer that is not recomputed; `checkpoint`: by one layer that
-      is recomputed in full, which is its input;
+    - `stage`: by all layers of the stage; `checkpoint`: by one layer that is recomputed in full, which is its input;
     - `recomputed_layers`, `kept_layers`: how many layers are recomputed in full, and how many are not;
-    - `saved_by_several`: tensors of a layer that several operations save, counted once; `repeated_saves`: the same,
+    - `saved_by_several`: of all layers, tensors that several operations save, counted once; `repeated_saves`: the same,
       counted for each further save (`repeated_saves.py`); `waiting`: on its way to the host;
     - `first_adapter_savings`: what the first layer with adapters need not save, as its input needs no gradient;
       `saved_routing`: routing that recomputed layers save;
     - `head`: by the head; `logits`: see `_logits`; `kept_logits`: of them, once the loss is known.
 
-    `backward` is of the layer that runs backward, the most of any kind. `p2p_message` is what one pipeline stage sends
-    the next, `gathered` the buffers of tensor parallelism's all-gathers and reduce-scatters.
+    `p2p_message` is what one pipeline stage sends the next, `gathered` the buffers of tensor parallelism's all-gathers
+    and reduce-scatters. `layers` are one layer of each kind.
     """
 
     stage: FloatArray
-    layer: FloatArray
     checkpoint: FloatArray
     recomputed_layers: FloatArray
     kept_layers: FloatArray
@@ -94,7 +91,6 @@ class Activity:
     head: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
-    backward: LayerBackward
     p2p_message: FloatArray
     gathered: FloatArray
     layers: tuple[LayerActivity, ...]
@@ -123,31 +119,30 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
 
     def of_all_layers(amounts: Iterable[FloatArray]) -> FloatArray:
         counted = zip(rows.layers_of_kind, amounts, strict=True)
-        return sum((count * amount for count, amount in counted), NOTHING)
+        return sum((count * amount for count, amount in counted), NO_BYTES)
 
     kept = of_all_layers(kind.backward.working_set for kind in kinds)
     is_selective = layouts.recompute == SELECTIVE
     if is_selective.any():
         kept = np.where(is_selective, of_all_layers(kind.selective for kind in kinds), kept)
     layers = np.maximum(rows.layers, 1)
-    recomputed, checkpoint = _recomputed_layers(layouts, rows, job), _most(kind.checkpoint for kind in kinds)
+    # The residual stream is as wide in all layers.
+    recomputed, checkpoint = _recomputed_layers(layouts, rows, job), kinds[0].checkpoint
     first_adapter_savings = _first_adapter_savings(rows, job, recomputed, share)
     logits, kept_logits = _logits(job, share, casts_all)
     return Activity(
         stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - first_adapter_savings,
-        layer=kept / layers,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         kept_layers=rows.layers - recomputed,
         saved_by_several=of_all_layers(kind.saved_by_several for kind in kinds) / layers,
         repeated_saves=of_all_layers(kind.repeated_saves for kind in kinds) / layers,
-        waiting=NOTHING,
+        waiting=NO_BYTES,
         first_adapter_savings=first_adapter_savings,
         saved_routing=of_all_layers(kind.saved_routing for kind in kinds),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
         logits=np.where(rows.has_head, logits, 0.0),
         kept_logits=np.where(rows.has_head, kept_logits, 0.0),
-        backward=_most_backward([kind.backward for kind in kinds]),
         p2p_message=share.of_sequence(size * job.model.hidden_size),
         gathered=np.where(
             share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
@@ -156,23 +151,13 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     )
 
 
-def _most(amounts: Iterable[FloatArray]) -> FloatArray:
-    return functools.reduce(np.maximum, amounts, NOTHING)
-
-
-def _most_backward(kinds: Sequence[LayerBackward]) -> LayerBackward:
-    """Return the most that a layer of any kind has at each event."""
-    names = [entry.name for entry in fields(LayerBackward)]
-    return LayerBackward(**{name: _most(getattr(kind, name) for kind in kinds) for name in names})
-
-
 def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
     size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() and job.method == "full" else size
     widest = share.busiest * layer.widest / share.tensor
     residual = layer.input_width / share.sequence_division
-    selective = not_recomputed = twice = again = NOTHING
+    selective = not_recomputed = twice = again = NO_BYTES
     if (layouts.recompute == SELECTIVE).any():
         selective, not_recomputed = _selective(layer, share)
     if layouts.activation_offload.any():
@@ -180,8 +165,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
-    beside_combine = _beside_combine(layer, share, job) if is_mixture else NOTHING
-    transient = NOTHING
+    beside_combine = _beside_combine(layer, share, job) if is_mixture else NO_BYTES
+    transient = NO_BYTES
     if not job.profile.is_textbook:
         transient = np.maximum(
             tokens * (size * layer.meeting_gradients * widest + stream_bytes * residual),
@@ -189,38 +174,38 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         )
     stream = share.of_sequence(layer.input_width * stream_bytes)
     return LayerActivity(
-        kept=np.where(layouts.recompute == SELECTIVE, selective, whole) if selective is not NOTHING else whole,
+        kept=np.where(layouts.recompute == SELECTIVE, selective, whole) if selective is not NO_BYTES else whole,
         selective=selective,
         checkpoint=stream,
-        saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NOTHING,
+        saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NO_BYTES,
         saved_by_several=twice,
         repeated_saves=again,
         backward=LayerBackward(
             input=_input_apart(layer, stream, casts, job),
-            mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NOTHING,
-            second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NOTHING,
+            mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,
+            second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NO_BYTES,
             working_set=whole,
             transient=transient,
             at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
             at_adapter_cast=np.where(casts, whole + tokens * layer.adapter_cast_bytes, 0.0)
             if layer.adapter_cast_bytes
-            else NOTHING,
+            else NO_BYTES,
             at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
             at_second_norm=share.of(layer.at_second_norm),
             attention_gradients=share.of(layer.attention_gradients),
             returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
             if layer.returned_score_bytes
-            else NOTHING,
+            else NO_BYTES,
             at_first_matmuls=share.of(layer.at_first_matmuls),
             last_matmul_gradients=tokens * size * (widest + residual),
             not_recomputed=not_recomputed,
             beside_combine=beside_combine,
             at_recomputed_combine=_at_recomputed_combine(layer, share, whole + beside_combine)
             if is_mixture
-            else NOTHING,
-            at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NOTHING,
-            at_combine=_combine(layer, share) if is_mixture else NOTHING,
-            at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NOTHING,
+            else NO_BYTES,
+            at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NO_BYTES,
+            at_combine=_combine(layer, share) if is_mixture else NO_BYTES,
+            at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
 
@@ -237,13 +222,13 @@ def _input_apart(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: J
     if job.profile.is_textbook:
         return stream
     keeps = np.where(casts, layer.cast_keeps_input, layer.keeps_input)
-    return NOTHING if keeps.all() else np.where(keeps, 0.0, stream)
+    return NO_BYTES if keeps.all() else np.where(keeps, 0.0, stream)
 
 
 def _second_run(layer: LayerBytes, share: RankShare, casts: BoolArray, whole: FloatArray) -> FloatArray:
     """Return what is live at the end of a layer's second run under autocast."""
     if not casts.any():
-        return NOTHING
+        return NO_BYTES
     beside = share.of_sequence(layer.beside_second_run)
     return np.where(casts, whole + beside, 0.0)
 
@@ -284,7 +269,7 @@ def _selective(layer: LayerBytes, share: RankShare) -> tuple[FloatArray, FloatAr
     """Return what selective recomputation keeps of a layer, and what of it only while the layer is at work."""
     tokens, layouts = share.tokens, share.layouts
     scattered = np.where(share.sequence_division > 1, share.of_sequence(layer.scattered_bytes), 0.0)
-    exchanged = NOTHING
+    exchanged = NO_BYTES
     if layer.exchanged_bytes:
         sent = tokens * share.busiest * layer.exchanged_bytes / share.dispatch_division
         exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
@@ -308,7 +293,7 @@ def _first_adapter_savings(rows: StageRows, job: Job, recomputed: FloatArray, sh
     """
     kernels = job.profile.kernels
     if job.embedding.trainable or job.profile.is_textbook:
-        return NOTHING
+        return NO_BYTES
     first = next(part for part in job.layers if 0 in part.block.layers)
     whole, needed = saved_with_and_without_input_gradient(
         first.block,

@@ -15,6 +15,7 @@ backward pass goes through both, its own first (`trl/trainer/ppo_trainer.py`,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
-from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.activity import Activity, LayerActivity, activity
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
 
 
@@ -76,9 +77,7 @@ def companion_forwards(layouts: Candidates, job: Job) -> Iterator[CompanionForwa
         # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
         own_rows = all_stages(layouts, own.model, job.global_batch_size)
         beside = activity(layouts, own_rows, own)
-        kept = beside.backward.working_set
-        if companion.trainable:
-            kept = beside.stage - beside.layer + beside.backward.working_set + beside.backward.transient + beside.head
+        kept = functools.reduce(np.maximum, [_at_layer(beside, layer, companion) for layer in beside.layers])
         has_logits = companion.role == "reference"
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
         yield CompanionForward(
@@ -89,13 +88,21 @@ def companion_forwards(layouts: Candidates, job: Job) -> Iterator[CompanionForwa
         )
 
 
+def _at_layer(beside: Activity, layer: LayerActivity, companion: CompanionJob) -> FloatArray:
+    """Return what is live at one of the companion's layers: of one that learns, as that layer is differentiated."""
+    own = layer.backward
+    if not companion.trainable:
+        return own.working_set
+    return beside.stage - layer.kept + own.working_set + own.transient + beside.head
+
+
 def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
     """Return the companion's gathered root and two layers, the second one fetched ahead."""
     is_gathered = _is_gathered(layouts, job)
     if not is_gathered.any():
         return np.zeros(1)
     whole = holdings(layouts, rows, companion.job)
-    layers = whole.layer_elements * np.minimum(rows.layers, 2)
+    layers = functools.reduce(np.maximum, [layer.elements for layer in whole.layers]) * np.minimum(rows.layers, 2)
     return np.where(is_gathered, companion.weight_bytes * (whole.root_elements + layers), 0.0)
 
 

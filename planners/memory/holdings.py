@@ -1,4 +1,4 @@
-"""What one rank holds, row by row: the quantities that the phases add up.
+"""What one rank holds, row by row: the quantities that programs add up.
 
 All arrays broadcast against those of `StageRows`; bytes unless the name says
 otherwise. Source of the FSDP2 buffers: closed forms checked against traces
@@ -40,7 +40,11 @@ FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerHoldings:
-    """One layer of a kind, in elements unless the name says bytes; what each is, `Holdings` says."""
+    """One layer of a kind, in elements unless the name says bytes.
+
+    Of what learns: `padded` as it is gathered into a buffer, `feed_forward` behind the second norm, `behind_attention`
+    with the attention's last matrix; `last_experts` are the experts' last matrices, where one tensor holds them all.
+    """
 
     elements: FloatArray
     frozen_bytes: FloatArray
@@ -61,24 +65,19 @@ class LayerHoldings:
 class Holdings:
     """A stage's states at rest.
 
-    `layer_*` are one layer's, `root_*` those of embedding, last norm and head
-    together, `head_*` those of last norm and head, `expert_*` those of a layer's experts; what is `sent` waits on the
-    host for the optimizer, and is on the device only as it is reduced; `last_expert_elements` are of experts' last
-    matrices alone, where one tensor holds them all, `feed_forward_elements` of all that learns behind a layer's second
-    norm.
+    `root_*` are those of embedding, last norm and head together, `head_*` those of last norm and head, `layers` those
+    of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
+    `sent` waits on the host for the optimizer, and is on the device only as it is reduced.
     """
 
     parameters: FloatArray
     gradients: FloatArray
-    layer_gradients: FloatArray
     optimizer: FloatArray
     host: FloatArray
     host_parameters: FloatArray
     host_gradients: FloatArray
     local_parameters: FloatArray
-    layer_elements: FloatArray
-    layer_frozen: FloatArray
-    layer_padded: FloatArray
+    layers_frozen: FloatArray
     root_elements: FloatArray
     root_frozen: FloatArray
     root_padded: FloatArray
@@ -91,14 +90,6 @@ class Holdings:
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
-    last_matrix_elements: FloatArray
-    feed_forward_elements: FloatArray
-    behind_attention_elements: FloatArray
-    expert_elements: FloatArray
-    expert_padded: FloatArray
-    expert_gradients: FloatArray
-    last_expert_elements: FloatArray
-    dequantized: FloatArray
     dummy_gradients: FloatArray
     last_of_head: FloatArray
     layers: tuple[LayerHoldings, ...]
@@ -168,15 +159,12 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
         gradients=whole_gradients * on_device + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=gradients.largest_layer() * states.gradient * on_device,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         host_parameters=host_parameters,
         host_gradients=host_gradients,
         local_parameters=parameter_elements,
-        layer_elements=split.largest_layer(),
-        layer_frozen=frozen.largest_layer,
-        layer_padded=padded.largest_layer(),
+        layers_frozen=frozen.of_layers,
         root_elements=split.root(),
         root_frozen=frozen.root,
         root_padded=padded.root(),
@@ -188,15 +176,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients_sent=gradients.head_alone() * states.gradient * (1.0 - on_device),
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
-        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
-        last_matrix_elements=_most_of_any_layer(_last_matrix, job, by_parameters),
-        feed_forward_elements=_most_of_any_layer(_feed_forward_weights, job, by_parameters),
-        behind_attention_elements=_most_of_any_layer(_weights_behind_attention, job, by_parameters),
-        expert_elements=_of_experts(split_elements, job, by_parameters),
-        expert_padded=_of_experts(padded_elements, job, by_parameters),
-        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient * on_device,
-        last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
-        dequantized=frozen.dequantized,
+        largest_matrix_elements=functools.reduce(
+            np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
+        ),
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
         last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
@@ -244,9 +226,8 @@ class _Frozen:
     """Bytes of the weights that do not learn: what a stage stores, and what of it a gather makes whole."""
 
     stored: FloatArray
-    largest_layer: FloatArray
+    of_layers: FloatArray
     root: FloatArray
-    dequantized: FloatArray
     layers: tuple[FloatArray, ...]
     dequantized_of: tuple[FloatArray, ...]
 
@@ -258,9 +239,8 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
         nothings = (nothing,) * len(job.layers)
         return _Frozen(
             stored=nothing,
-            largest_layer=nothing,
+            of_layers=nothing,
             root=nothing,
-            dequantized=nothing,
             layers=nothings,
             dequantized_of=nothings,
         )
@@ -270,9 +250,8 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
     unpacked = tuple(by.spread(dequantized_matrix_bytes, part, width) for part in job.layers)
     return _Frozen(
         stored=stored.total(),
-        largest_layer=whole.largest_layer(),
+        of_layers=whole.of_layers(),
         root=whole.root(),
-        dequantized=functools.reduce(np.maximum, unpacked),
         layers=whole.layers,
         dequantized_of=unpacked,
     )
@@ -345,7 +324,13 @@ class _Amounts:
 
     def total(self) -> FloatArray:
         """Return what each stage has of layers, embedding and head together."""
-        total = self.root()
+        return self._with_layers(self.root())
+
+    def of_layers(self) -> FloatArray:
+        """Return what each stage has of layers alone."""
+        return self._with_layers(np.zeros(1))
+
+    def _with_layers(self, total: FloatArray) -> FloatArray:
         for count, amount in zip(self.rows.layers_of_kind, self.layers, strict=True):
             total = total + count * amount
         return total
@@ -360,10 +345,6 @@ class _Amounts:
     def head_alone(self) -> FloatArray:
         """Return what of the quantity belongs to the last norm and to a head of its own."""
         return np.where(self.rows.has_head, self.head, 0.0)
-
-    def largest_layer(self) -> FloatArray:
-        """Return the quantity of the largest kind of layer."""
-        return functools.reduce(np.maximum, self.layers)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
@@ -437,17 +418,6 @@ def _weights_behind_attention(part: BlockWeights, way: Way) -> int:
     """Return the elements of what learns behind a layer's attention: its output's matrix as well."""
     output = (weight for weight in part.trainable if weight.part is Part.ATTENTION and weight.split is Split.ROW)
     return _feed_forward_weights(part, way) + sum(local(weight, way)[0].stored_elements for weight in output)
-
-
-def _most_of_any_layer(quantity: Callable[[BlockWeights, Way], float], job: Job, by: Divisions) -> FloatArray:
-    return functools.reduce(np.maximum, [by.spread(quantity, part) for part in job.layers])
-
-
-def _of_experts(quantity: Callable[[BlockWeights, Divisions], FloatArray], job: Job, by: Divisions) -> FloatArray:
-    """Return a quantity of the experts of the layer that has most; nothing of a dense model."""
-    if not job.model.experts_per_token:
-        return np.zeros(1)
-    return functools.reduce(np.maximum, [quantity(_experts_only(part), by) for part in job.layers])
 
 
 def _experts_of(

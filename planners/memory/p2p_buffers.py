@@ -9,7 +9,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import has_layer_norms
-from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
 
 def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:
@@ -22,7 +22,7 @@ def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message
     """
     pipelined = layouts.pipeline_parallel > 1
     if not job.profile.kernels.pipelines_keep_messages or not pipelined.any():
-        return NOTHING
+        return NO_BYTES
     chunks = layouts.virtual_pipeline
     micro_batches = layouts.micro_batches(job.global_batch_size)
     receiving = chunks - rows.has_embedding
@@ -41,7 +41,7 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_
     (`output_tensor_grad`); of torch it lies in one of the buffers.
     """
     if job.profile.is_textbook:
-        return NOTHING
+        return NO_BYTES
     return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, p2p_message, 0.0)
 
 

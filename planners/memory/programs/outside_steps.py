@@ -8,6 +8,7 @@ until `eval_accumulation_steps` batches are done, or all (transformers, `trainer
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.companions import companion_forwards
-from plimsoll.planners.memory.holdings import has_gathering
+from plimsoll.planners.memory.holdings import LayerHoldings, has_gathering
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.steps.step import COMPANION_FORWARD, EVALUATION, LOADING, Step
@@ -73,7 +74,7 @@ def _loading(asked: Question) -> Instant:
 
 
 def evaluation_instants(asked: Question, wanted: Evaluation) -> Iterator[Instant]:
-    """Yield what an evaluation holds in its last layer, and at the head.
+    """Yield what an evaluation holds in a layer of each kind, and at the head.
 
     Parameters, optimizer and the gathered or cast weights stand beside one layer's
     activations, then beside the loss of a batch; the logits kept so far beside both.
@@ -85,11 +86,12 @@ def evaluation_instants(asked: Question, wanted: Evaluation) -> Iterator[Instant
         batches = wanted.accumulation_steps or -(-wanted.samples // (wanted.batch_size * layouts.data_parallel))
         gathered = wanted.batch_size * layouts.data_parallel * job.sequence_length
         kept = np.where(asked.rows.has_head, batches * gathered * job.model.vocabulary_size * FP32_BYTES, 0.0)
-    in_layer = share * active.backward.working_set + held.dequantized
-    for name, activations, logits, weights in (
-        ("layer", in_layer, kept, _gathered_in_layer(asked)),
-        ("loss", share * active.head, kept + share * active.logits, _gathered_at_head(asked)),
-    ):
+    in_layers = [
+        ("layer", share * own.backward.working_set + layer.dequantized_bytes, kept, _gathered_in_layer(asked, layer))
+        for own, layer in zip(active.layers, held.layers, strict=True)
+    ]
+    at_loss = ("loss", share * active.head, kept + share * active.logits, _gathered_at_head(asked))
+    for name, activations, logits, weights in (*in_layers, at_loss):
         yield _instant(
             EVALUATION,
             name,
@@ -141,11 +143,11 @@ def _instant(
     )
 
 
-def _gathered_in_layer(asked: Question) -> FloatArray:
-    """Return two layers, and the root unless the vocabulary has units of its own, or all layers."""
+def _gathered_in_layer(asked: Question, layer: LayerHoldings) -> FloatArray:
+    """Return two layers of a kind, and the root unless the vocabulary has units of its own, or all layers."""
     by_layer, once = _ways(asked)
     size = asked.job.precision.compute_bytes
-    layers = np.minimum(asked.rows.layers, 2) * (size * asked.held.layer_elements + asked.held.layer_frozen)
+    layers = np.minimum(asked.rows.layers, 2) * (size * layer.elements + layer.frozen_bytes)
     root = NO_BYTES if _has_own_units(asked) else _root(asked)
     return np.where(by_layer, root + layers, 0.0) + np.where(once, _open_root(asked) + _whole_layers(asked), 0.0)
 
@@ -156,7 +158,8 @@ def _gathered_at_head(asked: Question) -> FloatArray:
     size, held = asked.job.precision.compute_bytes, asked.held
     beside: FloatArray = size * held.head_elements
     if not _has_own_units(asked):
-        beside = _root(asked) + size * held.layer_padded + held.layer_frozen
+        last = [size * layer.padded + layer.frozen_bytes for layer in held.layers]
+        beside = _root(asked) + functools.reduce(np.maximum, last)
     return np.where(by_layer, beside, 0.0) + np.where(once, _root(asked) + _whole_layers(asked), 0.0)
 
 
@@ -196,5 +199,5 @@ def _open_root(asked: Question) -> FloatArray:
 def _whole_layers(asked: Question) -> FloatArray:
     """Return every layer of the stage in the compute precision."""
     held, size = asked.held, asked.job.precision.compute_bytes
-    result: FloatArray = size * (held.stage_elements - held.root_elements) + held.layer_frozen * asked.rows.layers
+    result: FloatArray = size * (held.stage_elements - held.root_elements) + held.layers_frozen
     return result
