@@ -43,7 +43,7 @@ def stage_layers(
 
 def layer_of_kind(asked: Question, kind: int) -> LayerOnRank:
     """Return a layer of a kind whose weights are no units, recomputed or not as the layout says of all layers."""
-    return _layer(asked, kind, None, are_gathered=False, expert_units=np.zeros(1, dtype=bool))
+    return _layer(asked, kind, None, gradient_bytes=None, expert_units=NO_EXPERT_UNITS)
 
 
 def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> list[Run]:

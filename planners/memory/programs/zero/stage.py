@@ -13,7 +13,6 @@ from plimsoll.planners.architecture import Operation, OperationKind
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import saved_bytes
-from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.programs.at_rest import at_rest
 from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
@@ -32,7 +31,7 @@ from plimsoll.planners.memory.programs.zero.ways import (
 )
 from plimsoll.planners.memory.rank_share import rank_share
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import LayerOnRank, Moment, Traffic
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic, some
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 # What the architecture calls the operations of experts.
@@ -85,8 +84,8 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         flush=spread(lambda way: way.flush),
         at_boundary=spread(lambda way: way.at_boundary),
         message=message,
-        embedded=np.ceil(_embedded(asked)),
-        unsaved=np.ceil(active.first_adapter_savings),
+        embedded=some(np.ceil(_embedded(asked))),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
         logits=np.ceil(active.logits),
         kept_logits=np.ceil(active.kept_logits),
@@ -156,7 +155,7 @@ def _frozen_inputs(asked: Question, kind: int) -> FloatArray:
     """
     layouts, job, part = asked.layouts, asked.job, asked.job.layers[kind]
     if part.learning is None:
-        return NOTHING
+        return NO_BYTES
     inputs = {name for operation in part.block.operations if _is_linear(operation) for name in operation.inputs}
     others = frozenset(tensor.name for tensor in part.block.tensors) - inputs
     size = job.precision.compute_bytes
@@ -187,15 +186,15 @@ def _moments(
     """
     job, own = asked.job, asked.active.layers[kind].backward
     last, feed_forward, output, attention = taken
-    meeting = layer.moments[-1].activations + inputs
+    meeting = layer.moments[0].activations + inputs
     is_mixture = bool(job.model.experts_per_token)
     at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients) + inputs
     at_first = own.at_expert_matmuls if is_mixture else own.at_second_norm + 2.0 * own.last_matmul_gradients
     made = [Moment("last matrix", at_last, last)]
     if is_mixture:
-        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), NOTHING))
+        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), NO_BYTES))
     else:
-        made.append(Moment("gradients that meet", meeting, NOTHING))
+        made.append(Moment("gradients that meet", meeting, NO_BYTES))
     return (
         *made,
         Moment("first matrices", np.minimum(np.ceil(at_first) + inputs, meeting), feed_forward),
