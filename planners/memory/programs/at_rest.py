@@ -79,9 +79,13 @@ def waiting_micro_batch(asked: Question) -> FloatArray:
 
 @dataclass(slots=True, eq=False)
 class Lasting:
-    """What a program holds throughout: `passes` until the backward pass is over, `p2p_buffers` for good."""
+    """What a program holds throughout: `passes` until the backward pass is over, the others for good.
+
+    `gradients` are those of the micro-batches before.
+    """
 
     p2p_buffers: Held
+    gradients: Held
     passes: Held
 
 
@@ -92,10 +96,12 @@ def begin(step: Step, rest: AtRest) -> Lasting:
         step.take("parameters", "parameters", rest.parameters),
         step.take("optimizer", "optimizer states", rest.optimizer),
         step.take("communication", "errors of compression", rest.errors),
-        step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients),
         buffers,
     )
-    return Lasting(p2p_buffers=buffers, passes=step.take("activations", "workspaces and tables", rest.for_passes))
+    gradients = step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients)
+    step.leave(gradients)
+    passes = step.take("activations", "workspaces and tables", rest.for_passes)
+    return Lasting(p2p_buffers=buffers, gradients=gradients, passes=passes)
 
 
 def update(step: Step, rest: AtRest) -> None:

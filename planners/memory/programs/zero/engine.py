@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.steps.layers import Layer, Layers
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -66,19 +65,22 @@ class ZeroEngineStage:
 def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     """Go through one step."""
     lasting = begin(step, stage.rest)
-    step.take("communication", "reduction's bucket", stage.resting)
+    step.leave(step.take("communication", "reduction's bucket", stage.resting))
     bucket = step.take("communication", "reduction's bucket", stage.bucket_before)
     persistent = step.take("communication", "weights that stay gathered", stage.persistent)
     traffic = step.carry("gradients", "gradients and gathered weights")
     step.phase = FORWARD
     _pass(step, traffic, stage.embedding)
     stream = step.take("activations", "residual stream", stage.message)
-    embedded = step.take("activations", "embedding's output", stage.embedded)
+    embedded = step.take("activations", "embedding's output", NO_BYTES)
     kept: dict[Layer, Held] = {}
     for layer in step.each(stage.layers):
         own = layer.bytes
-        kept[layer] = step.take("activations", "kept by the layer", _without(layer, own.kept, stage.unsaved))
+        unsaved = only(layer.is_lowest, stage.unsaved)
+        kept[layer] = step.take("activations", "kept by the layer", own.kept - unsaved)
         _pass(step, traffic, Pass(most=own.traffic.forward, left=own.traffic.left_forward))
+        with step.where(layer.is_lowest):
+            step.grow(embedded, stage.embedded)
     step.drop(embedded)
     _pass(step, traffic, stage.head)
     step.resize(stream, stage.head_kept)
@@ -94,10 +96,10 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     step.drop(message)
     for layer in step.each(stage.layers, downwards=True):
         own = layer.bytes
-        step.resize(kept[layer], _without(layer, own.beside_moments, stage.unsaved))
-        step.moments(own.moments)
+        step.resize(kept[layer], own.beside_moments)
+        step.moments(own.moments, unsaved=only(layer.is_lowest, stage.unsaved))
         step.drop(kept[layer])
-        step.grow(traffic, own.traffic.left)
+        step.resize(traffic, traffic.amount + own.traffic.left)
     message = step.take("activations", "gradient of the stream", stage.message)
     step.drop(step.take("gradients", "gradient of the table's rows", stage.tied), tied)
     _pass(step, traffic, stage.embedding_back)
@@ -110,12 +112,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     update(step, stage.rest)
 
 
-def _without(layer: Layer, amount: FloatArray, unsaved: FloatArray) -> FloatArray:
-    """Return a layer's amount, less what the lowest need not keep."""
-    return amount if layer.is_lowest is False else amount - np.where(layer.is_lowest, unsaved, 0.0)
-
-
 def _pass(step: Step, traffic: Held, of: Pass) -> None:
     """Let a part's tensors come and go, and keep what is left of them."""
     step.drop(step.take("gradients", "gradients and gathered weights", of.most))
-    step.grow(traffic, of.left)
+    step.resize(traffic, traffic.amount + of.left)

@@ -31,7 +31,7 @@ from plimsoll.planners.memory.programs.zero.ways import (
 )
 from plimsoll.planners.memory.rank_share import rank_share
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic, some
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 # What the architecture calls the operations of experts.
@@ -84,8 +84,8 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         flush=spread(lambda way: way.flush),
         at_boundary=spread(lambda way: way.at_boundary),
         message=message,
-        embedded=np.ceil(_embedded(asked)),
-        unsaved=np.ceil(active.first_adapter_savings),
+        embedded=some(np.ceil(_embedded(asked))),
+        unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
         logits=np.ceil(active.logits),
         kept_logits=np.ceil(active.kept_logits),
@@ -186,7 +186,7 @@ def _moments(
     """
     job, own = asked.job, asked.active.layers[kind].backward
     last, feed_forward, output, attention = taken
-    meeting = layer.moments[-1].activations + inputs
+    meeting = layer.moments[0].activations + inputs
     is_mixture = bool(job.model.experts_per_token)
     at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients) + inputs
     at_first = own.at_expert_matmuls if is_mixture else own.at_second_norm + 2.0 * own.last_matmul_gradients

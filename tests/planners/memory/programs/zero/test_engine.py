@@ -15,7 +15,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
 from plimsoll.planners.memory.steps.layers import Part, every_layer
-from plimsoll.planners.memory.steps.record import RecordedStep
+from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
@@ -157,7 +157,8 @@ def test_runs_of_layers_are_as_all_of_them(model, micro_batches, recompute, meth
 
 def test_an_account_lets_go_of_all_that_it_takes():
     account = RecordedStep()
-    zero_engine(account, _over_every_layer(_stage(2, micro_batches=4)))
+    zero_engine(account, at_stage(_stage(2, micro_batches=4), 0, 0))
+    account.close()
     held = dict(zip(("parameters", "gradients", "optimizer"), account.events[-1].held, strict=False))
     # Parameters, fp32 copy and moments of half of them, and the gradients that the update has found.
     assert held == {
