@@ -36,11 +36,7 @@ def test_with_full_recompute_trl_sends_every_layers_input_the_last_norm_s_tensor
 
 
 def test_the_device_is_relieved_of_all_layers_but_the_one_at_work():
-<<<<<<< HEAD
-    # Backwards the top layer is whole, its own input among what it saves; the fp32 inputs of the three below are gone.
-=======
     # Backwards the top layer is whole, its input among what it saves, and the fp32 inputs of the three below are gone.
->>>>>>> zero
     wide = question(model=small_llama(vocab_size=8), gpus=1, sequence_length=4096, global_batch_size=2)
     job = training_job(wide, load_profile("ddp"))
     rows = candidates_from_rows([{"recompute": FULL, "activation_offload": moved} for moved in (False, True)])

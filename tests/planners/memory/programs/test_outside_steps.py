@@ -55,7 +55,9 @@ def test_one_backward_pass_begins_with_all_that_both_keep():
     active = question(companions=(VALUE,)).active
     (forward,) = instants(COMPANION_FORWARD, companions=(VALUE,))
     # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
-    assert forward.activations.max() == 2 * (active.stage + active.head).max() + active.backward.transient.max()
+    assert (
+        forward.activations.max() == 2 * (active.stage + active.head).max() + active.layers[0].backward.transient.max()
+    )
 
 
 def test_an_evaluation_keeps_no_gradient_and_no_layer_but_one():
