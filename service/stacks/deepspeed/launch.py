@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.memory import nvme
-from plimsoll.planners.plans import Layout
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 
@@ -69,8 +68,8 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "train_batch_size": question.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "zero_optimization": _zero_optimization(launch.layout),
-        **_precision(question.precision),
+        "zero_optimization": zero_section(layout.framework, layout.zero_stage, layout.offload, layout.offload_target),
+        **precision_section(question.precision),
         "autotuning": {"enabled": False},
     }
     if makes_optimizer:
@@ -94,14 +93,15 @@ def optimizer_section(name: str) -> dict[str, Any]:
     return section | ({} if name in TESTED_UNDER_ZERO else {"zero_allow_untested_optimizer": True})
 
 
-def _precision(precision: str) -> dict[str, Any]:
+def precision_section(precision: str) -> dict[str, Any]:
+    """Return the part of the config that names the parameters' format."""
     if precision == "fp16-mixed":
         return {"fp16": {"enabled": True, **LOSS_SCALING}}
     return {"bf16": {"enabled": precision == "bf16-mixed"}}
 
 
-def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
-    """Return the part of the config that is about ZeRO, without offload; sizes of buckets are elements."""
+def zero_section(framework: str, zero_stage: int, offload: str, offload_target: str) -> dict[str, Any]:
+    """Return the part of the config that is about ZeRO and its offload; sizes of buckets are elements."""
     zero = load_profile(framework).zero
     section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
     if zero is not None:
@@ -114,23 +114,18 @@ def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
-    return section
-
-
-def _zero_optimization(layout: Layout) -> dict[str, Any]:
-    section = zero_section(layout.framework, layout.zero_stage)
-    if layout.offload != "none":
+    if offload != "none":
         section["offload_optimizer"] = {
-            "device": layout.offload_target,
+            "device": offload_target,
             "pin_memory": True,
-            **_on_drives(layout.offload_target, {"buffer_count": nvme.OPTIMIZER_BUFFERS}),
+            **_on_drives(offload_target, {"buffer_count": nvme.OPTIMIZER_BUFFERS}),
         }
-    if layout.offload == "optimizer+parameters":
+    if offload == "optimizer+parameters":
         section["offload_param"] = {
-            "device": layout.offload_target,
+            "device": offload_target,
             "pin_memory": True,
             **_on_drives(
-                layout.offload_target,
+                offload_target,
                 {
                     "buffer_count": nvme.PARAMETER_BUFFERS,
                     "buffer_size": nvme.PARAMETER_BUFFER_ELEMENTS,

@@ -34,9 +34,10 @@ class SelectiveRecompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What a proof says of the code that stands in for a stack's own: its engine, its kernels, its experts."""
+    """What a proof says of the code that stands in for a stack's own: its engine and its offload, kernels, experts."""
 
     engine: str = ""
+    offload: str = ""
     kernels: str = ""
     kernels_on_device: str = ""
     experts: str = ""

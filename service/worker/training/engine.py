@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,16 @@ class Making(Protocol):
         """Return the context."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A storage that an engine holds from its making on: what it is for, and on which device it lies."""
+
+    name: str
+    storage: torch.UntypedStorage
+    kind: Kind
+    device: torch.device
+
+
 class Engine(Optimizer, Protocol):
     """An optimizer that takes part in the passes too."""
 
@@ -32,5 +43,5 @@ class Engine(Optimizer, Protocol):
     def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
         """Differentiate the loss of a micro-batch, the step's last or not."""
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
-        """Yield the storages that the engine has made before the first step, and what each is for."""
+    def standing(self) -> Iterator[Standing]:
+        """Yield the storages that the engine has made before the first step."""

@@ -118,8 +118,8 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     with on_host(rank.states_on_host):
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     if rank.engine is not None:
-        for name, storage, kind in rank.engine.standing():
-            tracker.label_storage(storage, kind, name)
+        for part in rank.engine.standing():
+            tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)

@@ -59,15 +59,10 @@ EVERY_PART_IS_READ = Rule(
 )
 
 
-def _offload(asked: Asked) -> str:
-    offload: str = asked.layout.get("offload", "none")
-    return offload
-
-
 OFFLOAD_MOVES_EVERY_STATE = Rule(
-    broken=lambda asked: _offload(asked) not in ("none", EVERY_STATE),
+    broken=lambda asked: not asked.stack.has_own_engine and asked.job.offload not in ("none", EVERY_STATE),
     pointer="/layout/offload",
-    words=lambda asked: f"Offload of {_offload(asked)} alone is not traced: FSDP2's policy moves every state.",
+    words=lambda asked: f"Offload of {asked.job.offload} alone is not traced: FSDP2's policy moves every state.",
 )
 EXPERTS_GET_EQUAL_SHARES = Rule(
     broken=lambda asked: asked.training.get("expert_imbalance", 1.0) != 1.0,

@@ -13,13 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plimsoll.service.stacks.deepspeed.launch import optimizer_section, zero_section
+from plimsoll.service.stacks.deepspeed.launch import optimizer_section, precision_section, zero_section
 from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.recording.host_memory import HOST
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.recording.tracker import META
 from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
-from plimsoll.service.worker.training.engine import Making
+from plimsoll.service.worker.training.engine import Making, Standing
 
 OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
 # After the second micro-batch of a step nothing is new.
@@ -31,6 +32,8 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
         "setup_buckets": Kind.COMMUNICATION,
         "average_tensor": Kind.COMMUNICATION,
         "copy_grads_in_partition": Kind.GRADIENT,
+        "set_norm_for_param_grad_in_gpu": Kind.COMMUNICATION,
+        "async_inplace_copy_grad_to_fp32_buffer_from_gpu": Kind.COMMUNICATION,
     },
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
         "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads": Kind.COMMUNICATION,
@@ -46,9 +49,14 @@ STANDING: Mapping[str, Kind] = {
     "fp16_groups_flat": Kind.PARAMETER,
     "fp16_partitioned_groups_flat": Kind.PARAMETER,
     "fp32_groups_flat": Kind.OPTIMIZER_STATE,
+    "fp32_groups": Kind.OPTIMIZER_STATE,
     "single_partition_of_fp32_groups": Kind.OPTIMIZER_STATE,
     "fp32_partitioned_groups_flat": Kind.OPTIMIZER_STATE,
     "grad_partitions_flat_buffer": Kind.GRADIENT,
+    "param_groups_fp16_flat_cpu_memory": Kind.PARAMETER,
+    "param_buffer_of_bit16_for_cpu_offload_groups": Kind.COMMUNICATION,
+    "temp_grad_buffer_for_cpu_offload": Kind.COMMUNICATION,
+    "temp_grad_buffer_for_gpu_offload": Kind.COMMUNICATION,
 }
 
 
@@ -62,13 +70,13 @@ def heaviest_rank(job: TraceJob) -> int:
 
 
 def engine_config(job: TraceJob) -> dict[str, Any]:
-    """Return DeepSpeed's config of a job, with the sizes that its launch file names."""
+    """Return DeepSpeed's config of a job, as its launch file has it, with no more micro-batches than are traced."""
     return {
         "train_micro_batch_size_per_gpu": job.micro_batch_size,
         "gradient_accumulation_steps": min(job.accumulation_steps, MOST_MICRO_BATCHES),
-        "zero_optimization": zero_section(job.framework, job.zero_stage),
+        "zero_optimization": zero_section(job.framework, job.zero_stage, job.offload, job.offload_target),
+        **precision_section(job.precision),
         **optimizer_section(job.optimizer),
-        "fp16" if job.precision == "fp16-mixed" else "bf16": {"enabled": True},
     }
 
 
@@ -78,7 +86,8 @@ class DeepSpeedEngine:
     def __init__(self, job: TraceJob, model: Any) -> None:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._made = _MadeStorages()
-        with _in_place(model), ScalarsOfFakeTensors(), self._made:
+        # What DeepSpeed makes without a word of where lies on the host.
+        with _in_place(model), HOST, ScalarsOfFakeTensors(), self._made:
             self._engine, self._optimizer, *_ = load_deepspeed().initialize(
                 model=model, model_parameters=learning, config=engine_config(job)
             )
@@ -117,24 +126,30 @@ class DeepSpeedEngine:
         """Yield the fp32 copies and the optimizer's states."""
         for attribute, kind in STANDING.items():
             if kind is Kind.OPTIMIZER_STATE:
-                yield from (("fp32 copy", copy) for copy in getattr(self._optimizer, attribute, ()))
+                yield from (("fp32 copy", copy) for copy in tree_leaves(getattr(self._optimizer, attribute, ())))
         for state in self._optimizer.optimizer.state.values():
             yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+    def standing(self) -> Iterator[Standing]:
         """Yield what lives of what the engine's making has allocated, and what each is for."""
-        for storage in self._made.living():
-            yield "DeepSpeed's own", storage, Kind.BUFFER
+        yield from self._made.living()
         for bucket in getattr(self._optimizer, "ipg_buckets", {}).values():
-            for tensor in tree_leaves(bucket.buffer):
-                yield "reduction's bucket", tensor.untyped_storage(), Kind.COMMUNICATION
+            yield from _all_standing("reduction's bucket", bucket.buffer, Kind.COMMUNICATION)
         for attribute, kind in STANDING.items():
-            for tensor in tree_leaves(getattr(self._optimizer, attribute, ())):
-                yield attribute, tensor.untyped_storage(), kind
+            held = getattr(self._optimizer, attribute, ())
+            yield from _all_standing(attribute, held, kind)
+            gradients = [tensor.grad for tensor in tree_leaves(held) if isinstance(tensor, torch.Tensor)]
+            yield from _all_standing("fp32 gradient", gradients, Kind.GRADIENT)
         for parameter in self._engine.module.parameters():
-            yield "parameter", parameter.data.untyped_storage(), Kind.PARAMETER
-            if hasattr(parameter, "ds_tensor"):
-                yield "parameter's partition", parameter.ds_tensor.untyped_storage(), Kind.PARAMETER
+            yield from _all_standing("parameter", parameter.data, Kind.PARAMETER)
+            yield from _all_standing("parameter's partition", getattr(parameter, "ds_tensor", None), Kind.PARAMETER)
+
+
+def _all_standing(name: str, held: Any, kind: Kind) -> Iterator[Standing]:
+    """Yield the storages of whatever tensors there are in what is held."""
+    for tensor in tree_leaves(held):
+        if isinstance(tensor, torch.Tensor):
+            yield Standing(name=name, storage=tensor.untyped_storage(), kind=kind, device=tensor.device)
 
 
 class _MadeStorages(TorchDispatchMode):
@@ -142,19 +157,22 @@ class _MadeStorages(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.device.type != META:
                 storage = value.untyped_storage()
-                self._storages[storage._cdata] = weakref.ref(storage)
+                self._storages[storage._cdata] = (weakref.ref(storage), value.device)
         return result
 
-    def living(self) -> Iterator[torch.UntypedStorage]:
+    def living(self) -> Iterator[Standing]:
         """Yield the storages that something still holds."""
-        yield from (storage for reference in self._storages.values() if (storage := reference()) is not None)
+        for reference, device in self._storages.values():
+            storage = reference()
+            if storage is not None:
+                yield Standing(name="DeepSpeed's own", storage=storage, kind=Kind.BUFFER, device=device)
 
 
 @contextlib.contextmanager

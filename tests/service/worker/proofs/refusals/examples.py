@@ -53,8 +53,8 @@ OF_REQUESTS = (
     Example(
         rule=requests.OFFLOAD_MOVES_EVERY_STATE,
         pointer="/layout/offload",
-        broken={"layout": {"offload": "optimizer"}},
-        obeyed={"layout": {"offload": "optimizer+parameters"}},
+        broken={"offload": "optimizer"},
+        obeyed={"offload": "optimizer+parameters"},
     ),
     Example(
         rule=requests.EXPERTS_GET_EQUAL_SHARES,
@@ -159,8 +159,8 @@ OF_SHARDING = (
     Example(
         rule=sharding.STATES_ON_THE_HOST_ARE_SHARDS,
         pointer="/layout/offload",
-        broken={"states_on_host": True, "method": "qlora"},
-        obeyed={"states_on_host": True},
+        broken={"offload": "optimizer+parameters", "method": "qlora"},
+        obeyed={"offload": "optimizer+parameters"},
     ),
 )
 OF_FAMILIES = (
@@ -342,10 +342,10 @@ OF_STACKS_THEMSELVES = (
         obeyed={"framework": "deepspeed"},
     ),
     Example(
-        rule=of_deepspeed.NOTHING_IS_OFFLOADED,
-        pointer="/layout/offload",
+        rule=of_deepspeed.ACTIVATIONS_STAY,
+        pointer="/layout/activation_offload",
         broken={"framework": "deepspeed", "activation_offload": True},
-        obeyed={"framework": "deepspeed"},
+        obeyed={"framework": "deepspeed", "offload": "optimizer+parameters"},
     ),
 )
 OF_DEVICES = (
