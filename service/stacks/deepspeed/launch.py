@@ -68,7 +68,13 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "train_batch_size": question.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "zero_optimization": zero_section(layout.framework, layout.zero_stage, layout.offload, layout.offload_target),
+        "zero_optimization": zero_section(
+            layout.framework,
+            layout.zero_stage,
+            optimizer=question.optimizer,
+            offload=layout.offload,
+            offload_target=layout.offload_target,
+        ),
         **precision_section(question.precision),
         "autotuning": {"enabled": False},
     }
@@ -100,7 +106,9 @@ def precision_section(precision: str) -> dict[str, Any]:
     return {"bf16": {"enabled": precision == "bf16-mixed"}}
 
 
-def zero_section(framework: str, zero_stage: int, offload: str, offload_target: str) -> dict[str, Any]:
+def zero_section(
+    framework: str, zero_stage: int, *, optimizer: str, offload: str, offload_target: str
+) -> dict[str, Any]:
     """Return the part of the config that is about ZeRO and its offload; sizes of buckets are elements."""
     zero = load_profile(framework).zero
     section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
@@ -114,6 +122,8 @@ def zero_section(framework: str, zero_stage: int, offload: str, offload_target: 
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
+    if zero_stage == 3 and optimizer == "muon":
+        section["reduce_scatter"] = False  # stage3.py: Muon reads whole gradients, and is not made beside a scatter
     if offload != "none":
         section["offload_optimizer"] = {
             "device": offload_target,

@@ -33,6 +33,10 @@ class TracedAccelerator(CPU_Accelerator):  # type: ignore[misc]
         """Return the device's name."""
         return str(DEVICE)
 
+    def is_fp16_supported(self) -> bool:
+        """Return that it computes in fp16, whichever processor the worker has."""
+        return True
+
     def available_memory(self, _device_index: int | None = None) -> int:
         """Return that there is room: a plan is asked what it needs, on whichever worker."""
         return sys.maxsize

@@ -34,9 +34,11 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
         "copy_grads_in_partition": Kind.GRADIENT,
         "set_norm_for_param_grad_in_gpu": Kind.COMMUNICATION,
         "async_inplace_copy_grad_to_fp32_buffer_from_gpu": Kind.COMMUNICATION,
+        "get_flat_partition": Kind.OPTIMIZER_TEMPORARY,
     },
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
         "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads": Kind.COMMUNICATION,
+        "_muon_update_sub_group": Kind.OPTIMIZER_TEMPORARY,
         "_post_step": Kind.GATHERED_PARAMETER,
     },
     "zero.partitioned_param_coordinator.PartitionedParameterCoordinator": {
@@ -74,7 +76,13 @@ def engine_config(job: TraceJob) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": job.micro_batch_size,
         "gradient_accumulation_steps": min(job.accumulation_steps, MOST_MICRO_BATCHES),
-        "zero_optimization": zero_section(job.framework, job.zero_stage, job.offload, job.offload_target),
+        "zero_optimization": zero_section(
+            job.framework,
+            job.zero_stage,
+            optimizer=job.optimizer,
+            offload=job.offload,
+            offload_target=job.offload_target,
+        ),
         **precision_section(job.precision),
         **optimizer_section(job.optimizer),
     }
@@ -129,6 +137,9 @@ class DeepSpeedEngine:
                 yield from (("fp32 copy", copy) for copy in tree_leaves(getattr(self._optimizer, attribute, ())))
         for state in self._optimizer.optimizer.state.values():
             yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+        # Muon's momentum of a step that may yet be discarded.
+        for staged, _partition in getattr(self._optimizer, "_muon_pending_momentum", {}).values():
+            yield "staged momentum", staged
 
     def standing(self) -> Iterator[Standing]:
         """Yield what lives of what the engine's making has allocated, and what each is for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plimsoll.service.stacks.deepspeed.launch import OPTIMIZERS
 from plimsoll.service.worker.jobs.job import MIXED_PRECISIONS
 from plimsoll.service.worker.jobs.rule import Rule
 
@@ -15,4 +16,12 @@ ACTIVATIONS_STAY = Rule(
     pointer="/layout/activation_offload",
     words="Activations that wait on the host are not traced beside DeepSpeed's engine yet; its states are.",
 )
-RULES_OF_THE_ENGINE = (PARAMETERS_HAVE_16_BITS, ACTIVATIONS_STAY)
+CONFIG_NAMES_THE_OPTIMIZER = Rule(
+    broken=lambda asked: asked.job.optimizer not in OPTIMIZERS,
+    pointer="/training/optimizer",
+    words=lambda asked: (
+        f"DeepSpeed is traced with {', '.join(sorted(OPTIMIZERS))}, which its config names, not with "
+        f"{asked.job.optimizer}."
+    ),
+)
+RULES_OF_THE_ENGINE = (PARAMETERS_HAVE_16_BITS, ACTIVATIONS_STAY, CONFIG_NAMES_THE_OPTIMIZER)

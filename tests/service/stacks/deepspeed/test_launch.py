@@ -76,6 +76,17 @@ def test_only_what_is_offloaded_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch):
     assert "buffer_count" not in written(launch("deepspeed", offload="optimizer"))["zero_optimization"]
 
 
+def test_muon_at_stage_3_reduces_without_a_scatter(monkeypatch: pytest.MonkeyPatch):
+    # stage3.py: "Muon and reduce scatter cannot be used together".
+    asked = {"optimizer": "muon"}
+    assert not parsed(
+        launch("deepspeed", data_parallel=8, zero_stage=3, asked=asked), monkeypatch
+    ).zero_config.reduce_scatter
+    assert parsed(
+        launch("deepspeed", data_parallel=8, zero_stage=2, asked=asked), monkeypatch
+    ).zero_config.reduce_scatter
+
+
 def test_half_precision_scales_its_loss(monkeypatch: pytest.MonkeyPatch):
     found = parsed(launch("deepspeed", data_parallel=8, asked={"precision": "fp16-mixed"}), monkeypatch)
     assert found.float16_config.enabled

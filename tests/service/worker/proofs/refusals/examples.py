@@ -347,6 +347,12 @@ OF_STACKS_THEMSELVES = (
         broken={"framework": "deepspeed", "activation_offload": True},
         obeyed={"framework": "deepspeed", "offload": "optimizer+parameters"},
     ),
+    Example(
+        rule=of_deepspeed.CONFIG_NAMES_THE_OPTIMIZER,
+        pointer="/training/optimizer",
+        broken={"framework": "deepspeed", "optimizer": "adafactor"},
+        obeyed={"framework": "deepspeed", "optimizer": "muon"},
+    ),
 )
 OF_DEVICES = (
     Example(
