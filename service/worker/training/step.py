@@ -52,12 +52,17 @@ class Watcher(Protocol):
 
 
 def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage | None = None) -> Ledger:
-    """Run a few steps of a stage's first rank (of the first stage by default) and return what they did to memory."""
+    """Run a few steps of a stage's fullest rank (of the first stage by default) and return what they did to memory."""
     stage = stage or job.deciding_stages[0]
-    ledger = Ledger()
     gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
-    own = own_code_of(stack)
-    with traceable_torch() as clock, process_group_of(job.world_size, rank=own.rank(job)), own.running(job):
+    ledgers = [_traced_rank(job, stack, report, stage, rank) for rank in own_code_of(stack).ranks(job)]
+    return max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
+
+
+def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage, number: int) -> Ledger:
+    ledger = Ledger()
+    running = own_code_of(stack).running(job, number)
+    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running:
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")

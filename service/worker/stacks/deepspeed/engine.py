@@ -22,7 +22,6 @@ from plimsoll.service.worker.recording.tracker import META
 from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
 from plimsoll.service.worker.training.engine import Making, Standing
 
-OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
 # After the second micro-batch of a step nothing is new.
 MOST_MICRO_BATCHES = 2
 # What the methods of DeepSpeed's classes allocate; classes by their module in deepspeed.runtime.
@@ -60,15 +59,6 @@ STANDING: Mapping[str, Kind] = {
     "temp_grad_buffer_for_cpu_offload": Kind.COMMUNICATION,
     "temp_grad_buffer_for_gpu_offload": Kind.COMMUNICATION,
 }
-
-
-def heaviest_rank(job: TraceJob) -> int:
-    """Return the rank that needs the most memory.
-
-    At stages 1 and 2 that is the last: a rank keeps whole gradients of what its part touches, and those of the last
-    layers come when all that the forward pass saved is still there.
-    """
-    return job.world_size - 1 if job.zero_stage in (OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED) else 0
 
 
 def engine_config(job: TraceJob) -> dict[str, Any]:

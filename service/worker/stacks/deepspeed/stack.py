@@ -16,9 +16,9 @@ STACK = Stack(
     own_engine="deepspeed",
     notes=Notes(
         engine=(
-            "DeepSpeed's own engine ran, with the sizes that the plan's launch file names: as the last rank at stages "
-            "1 and 2, and without its optimizers' kernels, which allocate nothing. What it compiles, Muon's "
-            "iterations, ran operation by operation."
+            "DeepSpeed's own engine ran, with the sizes that the plan's launch file names: at stages 1 and 2 as each "
+            "rank that can need the most, and without its optimizers' kernels, which allocate nothing. What it "
+            "compiles, Muon's iterations, ran operation by operation."
         ),
         offload=(
             "DeepSpeed's own engine moves the states between the device and its host, copies and pinned buffers "
