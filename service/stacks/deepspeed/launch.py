@@ -29,6 +29,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 TESTED_UNDER_ZERO = frozenset({"adamw", "lion", "muon"})  # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS
 CPU_OPTIMIZERS = frozenset({"adamw", "lion"})  # ops/adam/cpu_adam.py, ops/lion/cpu_lion.py
 DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.grad_accum_dtype
+MODEL_DTYPES: Mapping[str, str] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 # loss_scale 0 asks for a dynamic one, from 2^16, doubled after 1,000 good steps: precision_config.py's own defaults.
 LOSS_SCALING = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}
 
@@ -49,6 +50,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (
             question.gradient_dtype is not None and question.gradient_dtype not in DTYPES,
             f"grad_accum_dtype cannot be {question.gradient_dtype}.",
+        ),
+        (
+            not adds_up_gradients_in(question.gradient_dtype, layout.zero_stage, question.precision),
+            f"Without ZeRO DeepSpeed adds gradients up in the model's own format, not in {question.gradient_dtype}.",
         ),
         (
             offloads and question.optimizer not in CPU_OPTIMIZERS,
@@ -87,9 +92,20 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
             "cpu_checkpointing": layout.activation_offload,
             "contiguous_memory_optimization": False,
         }
-    if question.gradient_dtype is not None:
-        config["data_types"] = {"grad_accum_dtype": question.gradient_dtype}
-    return config
+    return config | gradient_section(question.gradient_dtype)
+
+
+def gradient_section(gradient_dtype: str | None) -> dict[str, Any]:
+    """Return the part of the config that names the format in which gradients are added up; none says the model's."""
+    return {} if gradient_dtype is None else {"data_types": {"grad_accum_dtype": gradient_dtype}}
+
+
+def adds_up_gradients_in(gradient_dtype: str | None, zero_stage: int, precision: str) -> bool:
+    """Return whether DeepSpeed starts with gradients of a format: without ZeRO the model's own alone.
+
+    Source: runtime/engine.py, `_do_optimizer_sanity_check`.
+    """
+    return zero_stage > 0 or gradient_dtype in (None, MODEL_DTYPES.get(precision, "fp32"))
 
 
 def optimizer_section(name: str) -> dict[str, Any]:

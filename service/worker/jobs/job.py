@@ -63,6 +63,7 @@ class TraceJob:
     `recompute_modules` are the parts of each layer that selective recomputation
     computes again, none meaning what the stack does. `data_parallel` ranks are grouped
     into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
+    `gradient_dtype` is the format in which gradients are added up, None the stack's own.
     """
 
     model_name: str
@@ -89,6 +90,7 @@ class TraceJob:
     activation_offload: bool = False
     offload: str = "none"
     offload_target: str = "cpu"
+    gradient_dtype: str | None = None
     pipeline_schedule: str = ONE_FORWARD_ONE_BACKWARD
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             accumulation_steps=layout["gradient_accumulation_steps"],
             precision=training.get("precision", "bf16-mixed"),
             optimizer=training.get("optimizer", "adamw"),
+            gradient_dtype=training.get("gradient_dtype"),
             attention=training.get("attention") or "flash",
             kernels=training.get("kernels"),
             recompute=layout["recompute"],

@@ -84,6 +84,13 @@ def _without(part: str) -> Rule:
     )
 
 
+GRADIENTS_HAVE_THE_STACKS_FORMAT = Rule(
+    broken=lambda asked: asked.job.gradient_dtype is not None and not asked.stack.has_own_engine,
+    pointer="/training/gradient_dtype",
+    words=lambda asked: f"gradient_dtype is not traced of {asked.job.framework} yet.",
+)
+
+
 def _untraced_family(asked: Asked) -> str:
     """Return the words on a family, with the reason where one is known."""
     model_type = asked.job.config.get("model_type")
@@ -164,7 +171,8 @@ RULES: tuple[Rule, ...] = (
     OFFLOAD_MOVES_EVERY_STATE,
     EXPERTS_GET_EQUAL_SHARES,
     GRADIENTS_ARE_NOT_COMPRESSED,
-    *(_without(part) for part in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions")),
+    GRADIENTS_HAVE_THE_STACKS_FORMAT,
+    *(_without(part) for part in ("optimizer_state_dtype", "evaluation", "companions")),
     FAMILY_IS_TRACED,
     _one_of(METHODS, lambda job: job.method, "/training/method"),
     _one_of(PRECISIONS, lambda job: job.precision, "/training/precision"),

@@ -13,7 +13,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plimsoll.service.stacks.deepspeed.launch import optimizer_section, precision_section, zero_section
+from plimsoll.service.stacks.deepspeed.launch import (
+    gradient_section,
+    optimizer_section,
+    precision_section,
+    zero_section,
+)
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.host_memory import HOST
 from plimsoll.service.worker.recording.ledger import Kind
@@ -53,6 +58,10 @@ STANDING: Mapping[str, Kind] = {
     "fp32_groups": Kind.OPTIMIZER_STATE,
     "single_partition_of_fp32_groups": Kind.OPTIMIZER_STATE,
     "fp32_partitioned_groups_flat": Kind.OPTIMIZER_STATE,
+    # Of the optimizer that stage 1 has over gradients in fp32 (runtime/bf16_optimizer.py).
+    "bf16_groups_flat": Kind.PARAMETER,
+    "fp32_groups_flat_partition": Kind.OPTIMIZER_STATE,
+    "fp32_groups_gradients_flat": Kind.GRADIENT,
     "grad_partitions_flat_buffer": Kind.GRADIENT,
     "param_groups_fp16_flat_cpu_memory": Kind.PARAMETER,
     "param_buffer_of_bit16_for_cpu_offload_groups": Kind.COMMUNICATION,
@@ -75,6 +84,7 @@ def engine_config(job: TraceJob) -> dict[str, Any]:
         ),
         **precision_section(job.precision),
         **optimizer_section(job.optimizer),
+        **gradient_section(job.gradient_dtype),
     }
 
 

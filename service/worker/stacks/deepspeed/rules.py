@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.service.stacks.deepspeed.launch import OPTIMIZERS
+from plimsoll.service.stacks.deepspeed.launch import OPTIMIZERS, adds_up_gradients_in
 from plimsoll.service.worker.jobs.job import MIXED_PRECISIONS
 from plimsoll.service.worker.jobs.rule import Rule
 
@@ -24,4 +24,17 @@ CONFIG_NAMES_THE_OPTIMIZER = Rule(
         f"{asked.job.optimizer}."
     ),
 )
-RULES_OF_THE_ENGINE = (PARAMETERS_HAVE_16_BITS, ACTIVATIONS_STAY, CONFIG_NAMES_THE_OPTIMIZER)
+GRADIENTS_HAVE_A_FORMAT_OF_ITS_OWN = Rule(
+    broken=lambda asked: not adds_up_gradients_in(asked.job.gradient_dtype, asked.job.zero_stage, asked.job.precision),
+    pointer="/training/gradient_dtype",
+    words=lambda asked: (
+        f"Without ZeRO DeepSpeed adds gradients up in the model's own format and does not start with "
+        f"{asked.job.gradient_dtype}."
+    ),
+)
+RULES_OF_THE_ENGINE = (
+    PARAMETERS_HAVE_16_BITS,
+    ACTIVATIONS_STAY,
+    CONFIG_NAMES_THE_OPTIMIZER,
+    GRADIENTS_HAVE_A_FORMAT_OF_ITS_OWN,
+)

@@ -136,6 +136,7 @@ def test_an_optimizer_that_deepspeed_has_not_tested_under_zero_is_allowed(
         (launch("deepspeed", offload="optimizer", asked={"optimizer": "muon"}), "no optimizer muon that runs on"),
         (launch("deepspeed", asked={"optimizer_state_dtype": "bf16"}), "optimizer states in fp32, not in bf16"),
         (launch("deepspeed", asked={"gradient_dtype": "int8"}), "cannot be int8"),
+        (launch("deepspeed", zero_stage=0, asked={"gradient_dtype": "fp32"}), "the model's own format, not in fp32"),
         (launch("deepspeed", recompute="full", recompute_layers=4), "Recompute of 4 layers alone"),
     ],
 )

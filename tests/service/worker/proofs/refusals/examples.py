@@ -57,6 +57,12 @@ OF_REQUESTS = (
         obeyed={"offload": "optimizer+parameters"},
     ),
     Example(
+        rule=requests.GRADIENTS_HAVE_THE_STACKS_FORMAT,
+        pointer="/training/gradient_dtype",
+        broken={"gradient_dtype": "fp32"},
+        obeyed={"framework": "deepspeed", "zero_stage": 2, "gradient_dtype": "fp32"},
+    ),
+    Example(
         rule=requests.EXPERTS_GET_EQUAL_SHARES,
         pointer="/training/expert_imbalance",
         broken={"training": {"expert_imbalance": 1.5}},
@@ -70,7 +76,7 @@ OF_REQUESTS = (
     ),
     *(
         _of_request(f"/training/{part}", {"training": {part: "bf16"}}, {"training": {part: None}})
-        for part in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions")
+        for part in ("optimizer_state_dtype", "evaluation", "companions")
     ),
     Example(
         rule=requests.FAMILY_IS_TRACED,
@@ -346,6 +352,12 @@ OF_STACKS_THEMSELVES = (
         pointer="/layout/activation_offload",
         broken={"framework": "deepspeed", "activation_offload": True},
         obeyed={"framework": "deepspeed", "offload": "optimizer+parameters"},
+    ),
+    Example(
+        rule=of_deepspeed.GRADIENTS_HAVE_A_FORMAT_OF_ITS_OWN,
+        pointer="/training/gradient_dtype",
+        broken={"framework": "deepspeed", "zero_stage": 0, "gradient_dtype": "fp32"},
+        obeyed={"framework": "deepspeed", "zero_stage": 0, "gradient_dtype": "bf16"},
     ),
     Example(
         rule=of_deepspeed.CONFIG_NAMES_THE_OPTIMIZER,

@@ -134,6 +134,15 @@ def test_what_is_not_traced_of_deepspeed_says_so(changes, pointer):
     assert refusal.value.pointer == pointer
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_of_fp32_stand_as_a_part(stage):
+    assert requested_bytes(zero(stage, gradient_dtype="fp32"), Kind.GRADIENT, phase="backward") >= 4 * PART
+
+
+def test_gradients_of_fp32_stand_whole_at_stage_1():
+    assert requested_bytes(zero(1, gradient_dtype="fp32"), Kind.GRADIENT) >= 4 * ELEMENTS
+
+
 def on_host(ledger, *kinds):
     """Return the host's unrounded bytes of some kinds at its peak in the last update."""
     ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "optimizer"]
