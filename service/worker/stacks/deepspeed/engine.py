@@ -38,6 +38,7 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
         "copy_grads_in_partition": Kind.GRADIENT,
         "set_norm_for_param_grad_in_gpu": Kind.COMMUNICATION,
         "async_inplace_copy_grad_to_fp32_buffer_from_gpu": Kind.COMMUNICATION,
+        "_build_compact_grad_partition_buffer": Kind.GRADIENT,
         "get_flat_partition": Kind.OPTIMIZER_TEMPORARY,
     },
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
