@@ -20,7 +20,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi properties same-answers sbom serve soak test test-fast
+.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi proofs-of properties same-answers sbom serve soak test test-fast
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ faults-found: $(VENV)/.test ## Ask the service at PLIMSOLL_URL (or on port 8000)
 same-answers: $(VENV)/.test ## Ask this tree and the commit REF the same, and say which answers differ
 	$(BIN)/python -m benchmarks.same_answers $(if $(REF),--ref $(REF))
 
+proofs-of: $(VENV)/.test ## Trace a few plans of STACK, and say whose code ran and how far the plans were
+	$(BIN)/python -m benchmarks.proofs_of $(or $(STACK),$(error name a stack: make proofs-of STACK=megatron))
+
 soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
 	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)
 
@@ -126,12 +129,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,megatron]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,test]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,deepspeed,megatron,test]'
 	@# Only their configs and command lines are read, which need none of what they depend on besides.
 	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan
 	@touch $@ $(VENV)/.serve

@@ -368,8 +368,9 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Return a plan's predicted and traced peaks, item by item."""
+    """Return a plan's predicted and traced peaks, item by item, and whose code ran."""
     from plimsoll.service.worker.proofs.refusals.every import proved_job
+    from plimsoll.service.worker.proofs.trace.notes import traced_with
     from plimsoll.service.worker.recording.curve import phase_at
     from plimsoll.service.worker.training.step import trace_steps
 
@@ -391,6 +392,7 @@ def compare(case: Case) -> dict[str, Any]:
         "traced_items": peak.bytes_by_item(),
         "predicted_host_bytes": memory["host_bytes"] if job.states_on_host else 0,
         "traced_host_bytes": ledger.peak(on_host=True).allocated_bytes if job.states_on_host else 0,
+        "ran": traced_with(job, stack, on_device=False),
         "seconds": time.monotonic() - started,
     }
 

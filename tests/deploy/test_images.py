@@ -45,7 +45,7 @@ def test_every_service_of_ours_has_a_file_system_that_is_only_read():
     assert all(service["read_only"] is True and service["tmpfs"] == ["/tmp"] for service in ours.values())  # noqa: S108
 
 
-def test_images_install_what_the_locks_name_and_torch_and_deepspeed_which_asks_for_it():
+def test_images_install_what_the_locks_name_and_torch_and_what_asks_for_it():
     installs = [rest for name in ("api", "build-worker") for _, rest in stages()[name] + stages()["build-api"]]
     pips = {part.strip() for rest in installs for part in rest.split("&&") if part.strip().startswith("pip install")}
     assert pips == {
@@ -53,7 +53,7 @@ def test_images_install_what_the_locks_name_and_torch_and_deepspeed_which_asks_f
         "pip install --no-deps .",
         "pip install --require-hashes --requirement requirements-worker.lock",
         "pip install --index-url ${TORCH_INDEX} torch==2.13.0",
-        "pip install --no-deps deepspeed==0.19.8",
+        "pip install --no-deps deepspeed==0.19.8 megatron-core==0.16.1",
     }
     worker = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["worker"]
     assert "torch==2.13.0" in worker

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.rule import Rule, Subject
+
+
+def _none(_job: TraceJob) -> bool:
+    return False
 
 
 class Replication(StrEnum):
@@ -34,10 +39,11 @@ class SelectiveRecompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What a proof says of the code that stands in for a stack's own: its engine and its offload, kernels, experts."""
+    """What a proof says of the code that ran, or stood in: a stack's engine, offload, model, kernels and experts."""
 
     engine: str = ""
     offload: str = ""
+    model: str = ""
     kernels: str = ""
     kernels_on_device: str = ""
     experts: str = ""
@@ -55,6 +61,7 @@ class Stack:
     torch and transformers, whose own code a trace runs; everywhere else parts of the
     stack are stood in for. `trains_adapters`: low-rank adapters are peft's. `wraps_vocabulary` gives the
     embedding, and the last norm with the head, FSDP units of their own.
+    `recomputes_to_the_end`: a layer's second run goes on after the last tensor that its backward pass needs.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels of its own.
     `takes_liger_kernels`: Liger's can be put on its model; `has_liger_kernels`: they are.
@@ -66,6 +73,7 @@ class Stack:
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
     `own_engine` is the installed package whose engine has parameters, gradients and optimizer, at every ZeRO stage.
+    `own_model` is the installed package that makes whole steps of the jobs of which `runs_own_model` holds.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
     not imported, for torch comes with it. `rules` are those that its jobs break
@@ -81,6 +89,7 @@ class Stack:
     trains_adapters: bool = False
     wraps_vocabulary: bool = False
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION
+    recomputes_to_the_end: bool = False
     replication: Replication = Replication.AUTOCAST
     has_gradient_buckets: bool = False
     main_gradients_in_fp32: bool = False
@@ -94,6 +103,8 @@ class Stack:
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
     own_engine: str = ""
+    own_model: str = ""
+    runs_own_model: Callable[[TraceJob], bool] = _none
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
     own_code: str = ""

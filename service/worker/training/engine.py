@@ -1,8 +1,8 @@
-"""What a traced step asks of a stack's own engine: an optimizer that takes part in the passes."""
+"""What a traced step asks of a stack's own code: an optimizer that takes part in the passes, or a whole rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ class Making(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A storage that an engine holds from its making on: what it is for, and on which device it lies."""
+    """A storage that a stack's own code holds from its making on: what it is for, and on which device it lies."""
 
     name: str
     storage: torch.UntypedStorage
@@ -45,3 +45,26 @@ class Engine(Optimizer, Protocol):
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that the engine has made before the first step."""
+
+
+class OwnRank(Protocol):
+    """A rank that a stack's own code makes and runs, its model too."""
+
+    @property
+    def logit_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return the rows and columns that mark a tensor as logits."""
+
+    def standing(self) -> Iterator[Standing]:
+        """Yield the storages that have been made before the first step."""
+
+    def attached(self, making: Making) -> AbstractContextManager[None]:
+        """Return the context that names what is allocated in its passes."""
+
+    def run_passes(self, begin_phase: Callable[[str], None]) -> None:
+        """Run a step's forward and backward passes, and say which begins."""
+
+    def update(self) -> None:
+        """Update the parameters."""
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the optimizer's states, once they exist."""

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
-from plimsoll.service.worker.training.engine import Engine
+from plimsoll.service.worker.training.engine import Engine, OwnRank
 
 
 def _leave_alone(_model: Any, _job: TraceJob) -> None:
@@ -36,6 +36,10 @@ def _first_rank(_job: TraceJob) -> tuple[int, ...]:
     return (0,)
 
 
+def _no_rank(job: TraceJob, _stage: PipelineStage) -> AbstractContextManager[OwnRank]:
+    raise ValueError(f"{job.framework} has no rank of its own.")
+
+
 def _as_it_is(_job: TraceJob, _rank: int) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -48,7 +52,9 @@ class OwnCode:
     puts products in fp8 in place of the model's, `fuse_layers` kernels of the stack's own in place of its layers'
     operations, for which `dummy_gradients` are what autograd is handed where they add up gradients themselves.
     `engine` returns the optimizer that takes part in the passes, None where there is no such; it is made, and runs, in
-    the context `running` of a rank. `ranks` says which ranks of a stage can need the most memory.
+    the context `running` of a rank. `ranks` says which ranks of a stage can need the most memory. `own_rank` is the
+    context of a rank that is all the stack's own, for jobs of which `Stack.runs_own_model` says so; it is entered in
+    fake mode, within `running`.
     """
 
     place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
@@ -58,6 +64,7 @@ class OwnCode:
     engine: Callable[[TraceJob, Any], Engine | None] = _torch_optimizer
     running: Callable[[TraceJob, int], AbstractContextManager[object]] = _as_it_is
     ranks: Callable[[TraceJob], Sequence[int]] = _first_rank
+    own_rank: Callable[[TraceJob, PipelineStage], AbstractContextManager[OwnRank]] = _no_rank
 
 
 def own_code_of(stack: Stack) -> OwnCode:

@@ -112,7 +112,7 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
     if stack.has_liger_kernels:
         put_liger_kernels(model)
     own.fuse_layers(model, job)
-    recompute_activations(model, job, stack.selective)
+    recompute_activations(model, job, stack)
     if is_fully_sharded(job, stack):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
         shard_fully(

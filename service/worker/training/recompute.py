@@ -13,25 +13,28 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.service.worker.jobs.job import FEED_FORWARD, LAYER_NORM, TraceJob
-from plimsoll.service.worker.jobs.stack import SelectiveRecompute
+from plimsoll.service.worker.jobs.stack import SelectiveRecompute, Stack
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
 from plimsoll.service.worker.training.kernels.discarded_outputs import discard_output
 
 
-def recompute_activations(model: Any, job: TraceJob, selective: SelectiveRecompute) -> None:
+def recompute_activations(model: Any, job: TraceJob, stack: Stack) -> None:
     """Wrap what of the model's decoder layers is computed again."""
-    stack = decoder_layers(model)
+    layers, wrap = decoder_layers(model), _wrapping(stack)
     if job.recompute == "full":
-        for index in recomputed_layers(len(stack), job):
-            stack[index] = checkpoint_wrapper(stack[index], preserve_rng_state=False)
+        for index in recomputed_layers(len(layers), job):
+            layers[index] = wrap(layers[index])
     elif job.recompute == "selective" and job.recompute_modules:
         _recompute_modules(model, job.recompute_modules)
-    elif job.recompute == "selective" and selective is SelectiveRecompute.OPERATIONS:
-        for index, layer in enumerate(stack):
-            contexts = functools.partial(_operation_contexts, _router_shape(layer))
-            stack[index] = checkpoint_wrapper(layer, preserve_rng_state=False, context_fn=contexts)
+    elif job.recompute == "selective" and stack.selective is SelectiveRecompute.OPERATIONS:
+        for index, layer in enumerate(layers):
+            layers[index] = wrap(layer, context_fn=functools.partial(_operation_contexts, _router_shape(layer)))
     elif job.recompute == "selective":
         _recompute_attention(model)
+
+
+def _wrapping(stack: Stack) -> Callable[..., nn.Module]:
+    return functools.partial(checkpoint_wrapper, preserve_rng_state=False, early_stop=not stack.recomputes_to_the_end)
 
 
 def recomputed_layers(layers: int, job: TraceJob) -> range:
@@ -70,6 +73,8 @@ def _router_shape(layer: Any) -> torch.Size | None:
 def _operation_contexts(router_shape: torch.Size | None) -> Any:
     """Return contexts that keep what torchtitan keeps: attention, collectives' results, every other matrix product.
 
+    Products in fp8 are no such, and none of them is kept.
+
     A product with a router's matrix is neither kept nor counted. Source: torchtitan,
     distributed/activation_checkpoint.py, models/llama4/infra/parallelize.py (`_op_sac_save_list`) and
     config/job_config.py (`per_op_sac_force_recompute_mm_shapes_by_fqns`, by default the routers').
@@ -81,6 +86,7 @@ def _operation_contexts(router_shape: torch.Size | None) -> Any:
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_to_all_single.default,
+        torch.ops.aten.max.default,  # of what is cast to fp8, whose scale it gives
     }
     products_seen = {False: 0, True: 0}
 

@@ -25,20 +25,14 @@ from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
 from plimsoll.service.worker.training.own_code import own_code_of
+from plimsoll.service.worker.training.own_steps import trace_own_steps
 from plimsoll.service.worker.training.parallel.pipeline import StageSchedule
 from plimsoll.service.worker.training.precision import computing
 from plimsoll.service.worker.training.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
+from plimsoll.service.worker.training.steady import STATES, TRACE_STAGES, run_until_steady
 
-# The first step makes the optimizer's states, and the second is the first with
-# them from the start. Where it leaves the memory as it found it, the third would
-# repeat it, operation by operation, and is left out.
-MOST_TRACED_STEPS = 3
-FIRST_STEADY_STEP = 1
 # Micro-batches after the second find the memory as the second did.
 MOST_TRACED_MICRO_BATCHES = 2
-STATES = "states"
-# Building, the steps, and the replay: what progress counts.
-TRACE_STAGES = MOST_TRACED_STEPS + 2
 
 
 class Watcher(Protocol):
@@ -55,6 +49,13 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
     """Run a few steps of a stage's fullest rank (of the first stage by default) and return what they did to memory."""
     stage = stage or job.deciding_stages[0]
     gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
+    if stack.runs_own_model(job):
+        return trace_own_steps(job, stack, report, stage)
+    return trace_steps_on_transformers(job, stack, report, stage)
+
+
+def trace_steps_on_transformers(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> Ledger:
+    """Return what steps of transformers' model, sharded and trained as the stack would, did to the fullest rank."""
     ledgers = [_traced_rank(job, stack, report, stage, rank) for rank in own_code_of(stack).ranks(job)]
     return max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
 
@@ -89,13 +90,12 @@ def record_steps(
     """
     _label_what_stands(rank, tracker, batch)
     attached = contextlib.nullcontext() if rank.engine is None else rank.engine.attach(tracker.making)
+
+    def run(step: int) -> None:
+        run_step(step, job, stack, stage, rank, tracker, batch)
+
     with tracker.watching(), _labelling_gradients(rank, tracker), attached:
-        for step in range(MOST_TRACED_STEPS):
-            report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
-            found = tracker.live_bytes()
-            run_step(step, job, stack, stage, rank, tracker, batch)
-            if stops_when_steady and step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
-                break
+        run_until_steady(run, tracker, report, stops_when_steady=stops_when_steady)
 
 
 def storage_tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracker:

@@ -3,7 +3,7 @@
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.rule import Asked
 from plimsoll.service.worker.stacks.found import find_stack
-from plimsoll.service.worker.training.step import trace_steps
+from plimsoll.service.worker.training.step import trace_steps, trace_steps_on_transformers
 
 # 101 rows over 4 ranks are 26 a rank: 104 with FSDP's padding.
 LLAMA = {
@@ -77,6 +77,13 @@ def asked(*, training=None, layout=None, **changes):
 def traced(stage=None, **changes):
     wanted = job(**changes)
     return trace_steps(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
+
+
+def traced_on_transformers(stage=None, **changes):
+    """Trace what stands in for a stack's own model, where a trace would run that."""
+    wanted = job(**changes)
+    stage = stage or wanted.deciding_stages[0]
+    return trace_steps_on_transformers(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
 
 
 def requested_bytes(ledger, kind, *, phase="optimizer"):

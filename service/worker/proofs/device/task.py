@@ -27,7 +27,7 @@ from plimsoll.service.worker.proofs.verdict import (
 from plimsoll.service.worker.recording.ledger import ITEMS
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.rank import process_group_of
-from plimsoll.service.worker.training.step import TRACE_STAGES
+from plimsoll.service.worker.training.steady import TRACE_STAGES
 
 
 def run_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def device_result(
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": device.name,
         "environment": environment(device),
-        "traced_with": traced_with(job, stack),
+        "traced_with": traced_with(job, stack, on_device=True),
         "verdict": _verdict(job, stack, device, memory, measured_bytes, failure),
         "out_of_memory": failure,
         "step": _step(job, ranks, worst, plan),

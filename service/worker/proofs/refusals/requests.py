@@ -25,6 +25,7 @@ KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
 RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
+MIXTURE_MODULES = ("moe", "moe_act")
 # What of a training request a job is read from or, as a choice of the planner's, its plan's layout has. A part
 # that is not among them changes the job in a way that no trace knows of.
 READ_TRAINING_PARTS = frozenset(
@@ -35,7 +36,8 @@ READ_TRAINING_PARTS = frozenset(
     }
 )  # fmt: skip
 # The lengths that torch's tensor parallelism divides.
-DIVIDED_LENGTHS = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+KEY_VALUE_HEADS = "num_key_value_heads"
+DIVIDED_LENGTHS = ("num_attention_heads", KEY_VALUE_HEADS, "intermediate_size")
 
 
 def _adapters_without(part: str) -> Rule:
@@ -122,39 +124,57 @@ GPIPE_HAS_ONE_CHUNK = Rule(
 )
 
 
+def _recomputed_modules(asked: Asked) -> tuple[str, ...]:
+    """Return the parts of a layer that are recomputed in a trace; a stack's own model knows those of mixtures."""
+    is_own_mixture = asked.job.has_experts and asked.stack.runs_own_model(asked.job)
+    return (*RECOMPUTE_MODULES, *(MIXTURE_MODULES if is_own_mixture else ()))
+
+
 def _untraced_module(asked: Asked) -> str | None:
     """Return the first part of a layer that is asked to be recomputed and is not traced so."""
-    return next((module for module in asked.job.recompute_modules if module not in RECOMPUTE_MODULES), None)
+    known = _recomputed_modules(asked)
+    return next((module for module in asked.job.recompute_modules if module not in known), None)
 
 
 MODULES_ARE_RECOMPUTED = Rule(
     broken=lambda asked: _untraced_module(asked) is not None,
     pointer="/training/recompute/modules",
-    words=lambda asked: f"Recomputing {_untraced_module(asked)!r} is not traced yet; traced are {RECOMPUTE_MODULES}.",
+    words=lambda asked: (
+        f"Recomputing {_untraced_module(asked)!r} is not traced yet; traced are {_recomputed_modules(asked)}."
+    ),
 )
 PIPELINE_HAS_ITS_OWN_HEAD = Rule(
-    broken=lambda asked: asked.job.pipeline_parallel > 1 and bool(asked.job.config.get("tie_word_embeddings")),
+    broken=lambda asked: (
+        asked.job.pipeline_parallel > 1
+        and bool(asked.job.config.get("tie_word_embeddings"))
+        and not asked.stack.runs_own_model(asked.job)
+    ),
     pointer="/layout/pipeline_parallel",
     words="A pipeline with a head tied to the embedding is not traced yet.",
 )
 
 
-def _uneven_length(job: TraceJob) -> tuple[str, int] | None:
-    """Return the first length, and its name in the config, that does not divide over tensor-parallel ranks."""
+def _uneven_length(asked: Asked) -> tuple[str, int] | None:
+    """Return the first length, and its name in the config, that does not divide over tensor-parallel ranks.
+
+    A stack's own model may let several ranks share a key-value head.
+    """
+    job = asked.job
     for key in DIVIDED_LENGTHS:
         length = job.config.get(key) or job.config.get("num_attention_heads", job.tensor_parallel)
-        if length % job.tensor_parallel:
+        is_shared = key == KEY_VALUE_HEADS and asked.stack.runs_own_model(job) and job.tensor_parallel % length == 0
+        if length % job.tensor_parallel and not is_shared:
             return key, length
     return None
 
 
 def _uneven(asked: Asked) -> str:
-    key, length = _uneven_length(asked.job) or ("", 0)
+    key, length = _uneven_length(asked) or ("", 0)
     return f"torch's tensor parallelism needs {key} ({length}) divisible by {asked.job.tensor_parallel}."
 
 
 LENGTHS_DIVIDE = Rule(
-    broken=lambda asked: _uneven_length(asked.job) is not None, pointer="/layout/tensor_parallel", words=_uneven
+    broken=lambda asked: _uneven_length(asked) is not None, pointer="/layout/tensor_parallel", words=_uneven
 )
 SEQUENCE_DIVIDES = Rule(
     broken=lambda asked: asked.job.sequence_parallel and asked.job.sequence_length % asked.job.tensor_parallel != 0,

@@ -14,7 +14,8 @@ from plimsoll.service.worker.recording.curve import phase_at
 from plimsoll.service.worker.recording.ledger import Ledger
 from plimsoll.service.worker.recording.repeated_layers import added_stretches, grown_ledger
 from plimsoll.service.worker.tasks import Report
-from plimsoll.service.worker.training.step import TRACE_STAGES, trace_steps
+from plimsoll.service.worker.training.steady import TRACE_STAGES
+from plimsoll.service.worker.training.step import trace_steps
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
 # that the next adds the same.
@@ -101,6 +102,7 @@ def layer_sample(job: TraceJob, stack: Stack, stage: PipelineStage) -> Sample | 
     # An engine's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
     if (
         stack.has_own_engine
+        or stack.runs_own_model(job)
         or layers < LEAST_SAMPLED_LAYERS
         or job.virtual_pipeline > 1
         or is_partly_recomputed

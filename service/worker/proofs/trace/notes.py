@@ -19,11 +19,15 @@ def _always(_job: TraceJob, _stack: Stack) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence, and the jobs that it holds of; one `of_traces` does not hold of a run on a device."""
+    """A sentence, and the jobs that it holds of; one `of_traces` does not hold of a run on a device.
+
+    One `of_any_model` holds too where a trace runs the stack's own model, and not transformers'.
+    """
 
     words: str | Callable[[TraceJob, Stack], str]
     holds: Callable[[TraceJob, Stack], bool] = _always
     of_traces: bool = False
+    of_any_model: bool = False
 
     def sentence(self, job: TraceJob, stack: Stack) -> str:
         """Return the note on a job."""
@@ -42,12 +46,30 @@ NOTES = (
     Note(
         words="Not in the trace: the CUDA context, cuBLAS workspaces, NCCL's communicators and memory inside kernels.",
         of_traces=True,
+        of_any_model=True,
     ),
-    Note(words="reserved_bytes replays the allocations through a model of torch's caching allocator.", of_traces=True),
-    Note(words="Gradient clipping and checkpoint writing are not run."),
+    Note(
+        words="reserved_bytes replays the allocations through a model of torch's caching allocator.",
+        of_traces=True,
+        of_any_model=True,
+    ),
+    Note(words="Gradient clipping and checkpoint writing are not run.", of_any_model=True),
     Note(
         words="Steps are traced until one leaves the memory as it found it: the second, and a third at most.",
         of_traces=True,
+        of_any_model=True,
+    ),
+    Note(
+        holds=lambda job, stack: stack.runs_own_model(job),
+        words=lambda _job, stack: stack.notes.model,
+        of_traces=True,
+        of_any_model=True,
+    ),
+    Note(
+        holds=lambda job, stack: stack.runs_own_model(job) and has_own_experts(job, stack),
+        words="Every expert gets as many tokens as another, as the plan has it.",
+        of_traces=True,
+        of_any_model=True,
     ),
     Note(
         holds=lambda job, stack: not runs_own_code(job, stack),
@@ -81,14 +103,20 @@ NOTES = (
     Note(
         holds=lambda job, _stack: job.context_parallel > 1,
         words="Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.",
+        of_any_model=True,
     ),
-    Note(holds=lambda job, _stack: job.pipeline_parallel > 1, words=lambda job, _stack: schedule_note(job)),
+    Note(
+        holds=lambda job, _stack: job.pipeline_parallel > 1,
+        words=lambda job, _stack: schedule_note(job),
+        of_any_model=True,
+    ),
     Note(
         holds=lambda job, _stack: job.pipeline_parallel == 1 and job.accumulation_steps > MOST_TRACED_MICRO_BATCHES,
         words=lambda job, _stack: (
             f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "
             "the later ones find the memory as the second did."
         ),
+        of_any_model=True,
     ),
     Note(holds=_reduces_at_once, words="Gradients are reduced after every micro-batch, so that none is kept whole."),
     Note(
@@ -104,11 +132,16 @@ NOTES = (
 
 def step_notes(job: TraceJob, stack: Stack, *, on_device: bool) -> list[str]:
     """Return what a job's step leaves out and what stands in for what."""
-    notes = (note for note in NOTES if note.holds(job, stack) and not (on_device and note.of_traces))
+    is_own = stack.runs_own_model(job) and not on_device
+    notes = (
+        note
+        for note in NOTES
+        if note.holds(job, stack) and not (on_device and note.of_traces) and (note.of_any_model or not is_own)
+    )
     return [note.sentence(job, stack) for note in notes]
 
 
-def traced_with(job: TraceJob, stack: Stack) -> str:
+def traced_with(job: TraceJob, stack: Stack, *, on_device: bool) -> str:
     """Return which code ran: package versions, model class and how it was sharded."""
     import torch
     import transformers
@@ -116,6 +149,8 @@ def traced_with(job: TraceJob, stack: Stack) -> str:
 
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
     torch_version = torch.__version__.partition("+")[0]
+    if stack.runs_own_model(job) and not on_device:
+        return f"{stack.own_model} {version(stack.own_model)} under torch {torch_version}"
     sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
     if stack.has_own_engine:
         engine = f"{stack.program} {version(stack.own_engine)}"

@@ -18,7 +18,7 @@ from plimsoll.service.worker.recording.allocator import replay
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.recording.ledger import ITEMS
 from plimsoll.service.worker.tasks import Report
-from plimsoll.service.worker.training.step import TRACE_STAGES
+from plimsoll.service.worker.training.steady import TRACE_STAGES
 
 
 def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "relative_error": relative_error(predicted_bytes, peak.allocated_bytes),
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": "cpu (fake tensors, no data)",
-        "traced_with": traced_with(job, stack),
+        "traced_with": traced_with(job, stack, on_device=False),
         "verdict": verdict(
             predicted_bytes=predicted_bytes,
             measured_bytes=peak.allocated_bytes,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from plimsoll.service.stacks.deepspeed.launch import (
@@ -23,9 +20,14 @@ from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.host_memory import HOST
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
-from plimsoll.service.worker.recording.tracker import META
-from plimsoll.service.worker.stacks.deepspeed.runnable import ScalarsOfFakeTensors, load_deepspeed
+from plimsoll.service.worker.stacks.deepspeed.runnable import load_deepspeed
 from plimsoll.service.worker.training.engine import Making, Standing
+from plimsoll.service.worker.training.foreign_code import (
+    MadeStorages,
+    ScalarsOfFakeTensors,
+    all_standing,
+    making_method,
+)
 
 # After the second micro-batch of a step nothing is new.
 MOST_MICRO_BATCHES = 2
@@ -94,7 +96,7 @@ class DeepSpeedEngine:
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._made = _MadeStorages()
+        self._made = MadeStorages("DeepSpeed's own")
         # What DeepSpeed makes without a word of where lies on the host.
         with _in_place(model), HOST, ScalarsOfFakeTensors(), self._made:
             self._engine, self._optimizer, *_ = load_deepspeed().initialize(
@@ -114,7 +116,7 @@ class DeepSpeedEngine:
                 module, _, name = place.rpartition(".")
                 owner = getattr(importlib.import_module(f"deepspeed.runtime.{module}"), name)
                 for method, kind in methods.items():
-                    stack.enter_context(replaced(owner, method, _making(kind, making, owner.__dict__[method])))
+                    stack.enter_context(replaced(owner, method, making_method(kind, making, owner.__dict__[method])))
             stack.enter_context(ScalarsOfFakeTensors())
             yield
 
@@ -146,45 +148,15 @@ class DeepSpeedEngine:
         """Yield what lives of what the engine's making has allocated, and what each is for."""
         yield from self._made.living()
         for bucket in getattr(self._optimizer, "ipg_buckets", {}).values():
-            yield from _all_standing("reduction's bucket", bucket.buffer, Kind.COMMUNICATION)
+            yield from all_standing("reduction's bucket", bucket.buffer, Kind.COMMUNICATION)
         for attribute, kind in STANDING.items():
             held = getattr(self._optimizer, attribute, ())
-            yield from _all_standing(attribute, held, kind)
+            yield from all_standing(attribute, held, kind)
             gradients = [tensor.grad for tensor in tree_leaves(held) if isinstance(tensor, torch.Tensor)]
-            yield from _all_standing("fp32 gradient", gradients, Kind.GRADIENT)
+            yield from all_standing("fp32 gradient", gradients, Kind.GRADIENT)
         for parameter in self._engine.module.parameters():
-            yield from _all_standing("parameter", parameter.data, Kind.PARAMETER)
-            yield from _all_standing("parameter's partition", getattr(parameter, "ds_tensor", None), Kind.PARAMETER)
-
-
-def _all_standing(name: str, held: Any, kind: Kind) -> Iterator[Standing]:
-    """Yield the storages of whatever tensors there are in what is held."""
-    for tensor in tree_leaves(held):
-        if isinstance(tensor, torch.Tensor):
-            yield Standing(name=name, storage=tensor.untyped_storage(), kind=kind, device=tensor.device)
-
-
-class _MadeStorages(TorchDispatchMode):
-    """Remembers every storage that operations make within the block."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_leaves(result):
-            if isinstance(value, torch.Tensor) and value.device.type != META:
-                storage = value.untyped_storage()
-                self._storages[storage._cdata] = (weakref.ref(storage), value.device)
-        return result
-
-    def living(self) -> Iterator[Standing]:
-        """Yield the storages that something still holds."""
-        for reference, device in self._storages.values():
-            storage = reference()
-            if storage is not None:
-                yield Standing(name="DeepSpeed's own", storage=storage, kind=Kind.BUFFER, device=device)
+            yield from all_standing("parameter", parameter.data, Kind.PARAMETER)
+            yield from all_standing("parameter's partition", getattr(parameter, "ds_tensor", None), Kind.PARAMETER)
 
 
 @contextlib.contextmanager
@@ -198,12 +170,3 @@ def _in_place(model: Any) -> Iterator[None]:
     finally:
         for name in moves:
             delattr(model, name)
-
-
-def _making(kind: Kind, making: Making, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with making(kind):
-            return method(*args, **kwargs)
-
-    return call

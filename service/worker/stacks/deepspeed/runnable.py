@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
-import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.recording.host_memory import host_apart
 from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, environment, module_as_before, quiet
 
 # Checks that every rank calls a collective for the same parameters, by asking the others.
 ASKS_OTHER_RANKS = "assert_ints_same_as_other_ranks"
@@ -43,19 +39,6 @@ KERNELS = {
 }
 
 
-class ScalarsOfFakeTensors(TorchDispatchMode):
-    """Answers `.item()` on a tensor that has no values: nothing overflowed, and every norm is finite."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            dtype = args[0].dtype
-            return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
-        return func(*args, **(kwargs or {}))
-
-
 def load_deepspeed() -> Any:
     """Return the package; a worker without it raises `NotYetAvailable`."""
     try:
@@ -73,58 +56,18 @@ def load_deepspeed() -> Any:
 def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
     """Give back DeepSpeed, able to run as that rank of a fake process group."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet("DeepSpeed"))
         # The accelerator that DeepSpeed looks for as it is imported.
-        stack.enter_context(_environment(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
+        stack.enter_context(environment(DS_ACCELERATOR="cpu", RANK=rank, WORLD_SIZE=ranks, LOCAL_RANK=0))
         deepspeed = load_deepspeed()
         for module in CHANGED_MODULES:
-            stack.enter_context(_as_before(module))
+            stack.enter_context(module_as_before(module))
         stack.enter_context(_device_apart())
         stack.enter_context(_alone())
         stack.enter_context(_kernels_in_place())
         stack.enter_context(_no_files())
         stack.enter_context(ScalarsOfFakeTensors())
         yield deepspeed
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Pass over what torch deprecates in DeepSpeed's code, and over its log of every step."""
-    logger = logging.getLogger("DeepSpeed")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _environment(**values: object) -> Iterator[None]:
-    """Set variables of the environment, as a launcher would."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update({name: str(value) for name, value in values.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _as_before(name: str) -> Iterator[None]:
-    """Put a module's names back, for the next trace of this process: one job's process groups are gone with it."""
-    module = importlib.import_module(name)
-    before = dict(vars(module))
-    try:
-        yield
-    finally:
-        vars(module).update(before)
 
 
 @contextlib.contextmanager

@@ -20,9 +20,4 @@ PRODUCTS_ARE_NOT_EXPERTS = Rule(
     pointer="/training/precision",
     words="Products in fp8 are not traced in mixtures: torchtitan casts their experts by another way.",
 )
-PRODUCTS_ARE_NOT_CHOSEN = Rule(
-    broken=lambda asked: _in_fp8(asked) and asked.job.recompute == "selective",
-    pointer="/layout/recompute",
-    words="Products in fp8 are traced without selective recomputation.",
-)
-RULES_OF_PRODUCTS = (PRODUCTS_ARE_NOT_SPLIT, PRODUCTS_ARE_NOT_EXPERTS, PRODUCTS_ARE_NOT_CHOSEN)
+RULES_OF_PRODUCTS = (PRODUCTS_ARE_NOT_SPLIT, PRODUCTS_ARE_NOT_EXPERTS)

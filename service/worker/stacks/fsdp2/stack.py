@@ -14,6 +14,7 @@ STACK = Stack(
     program="torchtitan",
     wraps_vocabulary=True,
     selective=SelectiveRecompute.OPERATIONS,
+    recomputes_to_the_end=True,  # config/job_config.py, ActivationCheckpoint.early_stop
     # torchtitan has none: what a plan of it means is the same kernels put into its model by hand.
     takes_liger_kernels=True,
     casts_products=True,

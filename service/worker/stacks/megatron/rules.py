@@ -9,13 +9,22 @@ from plimsoll.service.worker.jobs.states import keeps_master_weights
 
 def _recomputes_split_norms(asked: Asked) -> bool:
     job = asked.job
-    return job.tensor_parallel > 1 and job.sequence_parallel and LAYER_NORM in job.recompute_modules
+    is_split = job.tensor_parallel > 1 and job.sequence_parallel
+    return is_split and LAYER_NORM in job.recompute_modules and not asked.stack.runs_own_model(job)
 
 
 NORMS_ARE_NOT_RECOMPUTED_SPLIT = Rule(
     broken=_recomputes_split_norms,
     pointer="/layout/sequence_parallel",
     words=lambda asked: f"{asked.job.framework}'s norms are not recomputed over a split sequence in a trace yet.",
+)
+DIVIDED_STATES_ARE_ADAM_S = Rule(
+    broken=lambda asked: asked.job.zero_stage == 1 and asked.job.optimizer != "adamw",
+    pointer="/training/optimizer",
+    words=lambda asked: (
+        f"{asked.job.framework}'s distributed optimizer (zero_stage 1) takes Adam alone (Megatron-Core, "
+        f"core/optimizer/distrib_optimizer.py, refuses {asked.job.optimizer})."
+    ),
 )
 EXPERTS_KEEP_MASTER_WEIGHTS = Rule(
     broken=lambda asked: asked.job.has_experts and not keeps_master_weights(asked.job, asked.stack),

@@ -1,4 +1,6 @@
-"""Megatron-LM: fused kernels, experts of its own, fp32 gradients beside 16-bit parameters.
+"""Megatron-LM: Megatron-Core itself where its arguments describe the model, and what stands in for it elsewhere.
+
+That is transformers' model with fused kernels, experts of its own, and fp32 gradients beside 16-bit parameters.
 
 Source: Megatron-Core, distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py.
 """
@@ -7,7 +9,12 @@ from __future__ import annotations
 
 from plimsoll.service.worker.jobs.rule import Subject
 from plimsoll.service.worker.jobs.stack import Notes, Replication, Stack
-from plimsoll.service.worker.stacks.megatron.rules import NORMS_ARE_NOT_RECOMPUTED_SPLIT, RULES_OF_EXPERTS
+from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
+from plimsoll.service.worker.stacks.megatron.rules import (
+    DIVIDED_STATES_ARE_ADAM_S,
+    NORMS_ARE_NOT_RECOMPUTED_SPLIT,
+    RULES_OF_EXPERTS,
+)
 
 STACK = Stack(
     name="megatron",
@@ -17,7 +24,14 @@ STACK = Stack(
     has_fused_kernels=True,
     groups_experts=True,
     frees_sent_outputs=True,
+    own_model="megatron-core",
+    runs_own_model=runs_megatron_core,
     notes=Notes(
+        model=(
+            "Megatron-Core's own code ran: its GPT model, its gradient buffers, its optimizer, its recomputation and "
+            "its schedule. Beneath them shapes stand in for a GPU's kernels: Transformer Engine's norms, rotation, "
+            "flash attention and grouped products, APEX's sums of gradients, and what torch would compile."
+        ),
         kernels="Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.",
         kernels_on_device=(
             "Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels."
@@ -27,6 +41,9 @@ STACK = Stack(
             "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
         ),
     ),
-    rules={Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT,), Subject.EXPERTS: RULES_OF_EXPERTS},
+    rules={
+        Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT, DIVIDED_STATES_ARE_ADAM_S),
+        Subject.EXPERTS: RULES_OF_EXPERTS,
+    },
     own_code=f"{__package__}.own_code",
 )

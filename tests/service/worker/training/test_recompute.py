@@ -2,7 +2,7 @@ import pytest
 
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.training.recompute import recomputed_layers
-from tests.service.worker.cases import config, job, requested_bytes, traced
+from tests.service.worker.cases import config, job, requested_bytes, traced_on_transformers
 
 # Of a token of the small Llama: two bytes of each feature.
 TOKENS, HIDDEN, INTERMEDIATE = 64, 64, 176
@@ -26,7 +26,7 @@ def test_layers_are_counted_from_the_first(limits, layers):
 def kept(modules):
     """Return the activations of a layer of Megatron's at the loss, which 40,001 words make the peak."""
     changes = {"recompute": "selective", "recompute_modules": modules} if modules else {}
-    ledger = traced(
+    ledger = traced_on_transformers(
         config=config(vocab_size=40_001, num_hidden_layers=1),
         framework="megatron",
         zero_stage=0,

@@ -9,7 +9,7 @@ Outside: embedding and head ceil(101 / 4) = 26 rows x 64 = 1,664 each, last norm
 import pytest
 
 from plimsoll.service.worker.recording.ledger import Kind
-from tests.service.worker.cases import config, requested_bytes, traced
+from tests.service.worker.cases import config, requested_bytes, traced, traced_on_transformers
 
 SHARD_ELEMENTS = 26_448
 TENSORS = 9 * 2 + 3
@@ -92,7 +92,7 @@ def test_data_parallel_copies_hold_all_and_buckets_as_large_as_the_gradients():
 @pytest.mark.parametrize(("zero_stage", "shards"), [(0, 1), (1, 4)])
 def test_megatron_holds_18_bytes_a_parameter_or_6_and_a_share_of_12(zero_stage, shards):
     # 2 of the parameter, 4 of its main gradient; 4 + 8 of copy and moments, divided. All lengths divide by 4.
-    ledger = traced(framework="megatron", zero_stage=zero_stage)
+    ledger = traced_on_transformers(framework="megatron", zero_stage=zero_stage)
     assert requested_bytes(ledger, Kind.PARAMETER) == 2 * ALL_ELEMENTS
     assert requested_bytes(ledger, Kind.GRADIENT) == 4 * ALL_ELEMENTS
     assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * ALL_ELEMENTS // shards + 4 * TENSORS
@@ -100,7 +100,7 @@ def test_megatron_holds_18_bytes_a_parameter_or_6_and_a_share_of_12(zero_stage, 
 
 def test_transformer_engine_hands_autograd_one_empty_gradient_for_each_matrix_of_a_layer():
     # q and o 64 x 64, k and v 32 x 64, gate, up and down 176 x 64, in 2 bytes, for both layers once.
-    ledger = traced(framework="megatron", zero_stage=1)
+    ledger = traced_on_transformers(framework="megatron", zero_stage=1)
     assert requested_bytes(ledger, Kind.DUMMY_GRADIENT) == 2 * (2 * 4_096 + 2 * 2_048 + 3 * 11_264)
 
 
@@ -123,7 +123,7 @@ def test_megatron_s_fused_kernels_keep_33_5_bytes_of_llama_s_shape_less_the_shar
     # query and attention output 2h each, key and value 2 x 32 each, log-sum-exp 4 x 4, gate, up and product 2 x 176
     # each: 12 x 64 + 8 + 128 + 16 + 1,056 = 1,976; and 24 bytes of the flash kernel's seed. Two layers; the last norm
     # keeps 2h + 4 + 2h, the loss nothing but logits, the rotary cosines and sines 2 x 2 x 16 bytes a position of 32.
-    kept = _kept_by_forward(traced(framework="megatron", zero_stage=1))
+    kept = _kept_by_forward(traced_on_transformers(framework="megatron", zero_stage=1))
     assert kept == 2 * (TOKENS * 1_976 + 24) + TOKENS * 260 + 32 * 64 + LOSS_SCALAR_BYTES
 
 
@@ -168,7 +168,7 @@ def test_megatron_keeps_a_rank_s_own_tokens_of_a_split_sequence(recompute):
         "tensor_parallel": 2,
         "recompute": recompute,
     }
-    whole, split = (_kept_by_forward(traced(**layout, sequence_parallel=own)) for own in (False, True))
+    whole, split = (_kept_by_forward(traced_on_transformers(**layout, sequence_parallel=own)) for own in (False, True))
     norm = 2 * 4_096 + 128
     assert whole - split == (5 * norm if recompute == "none" else 2 * 4_096 + norm)
 

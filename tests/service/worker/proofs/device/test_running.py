@@ -7,7 +7,7 @@ from plimsoll.service.worker.devices.device import find_device
 from plimsoll.service.worker.proofs.device.running import held_bytes, kept_bytes, run_rank
 from plimsoll.service.worker.stacks.found import find_stack
 from plimsoll.service.worker.training.rank import process_group_of
-from tests.service.worker.cases import config, job, traced
+from tests.service.worker.cases import config, job, traced_on_transformers
 
 # What the CUDA kernel of flash attention keeps and the CPU's does not: a seed and an offset, 16 and 8 bytes, a layer.
 RANDOM_STATE_BYTES = 2 * 24
@@ -35,7 +35,7 @@ def ran(**changes):
     ],
 )
 def test_a_real_rank_holds_and_keeps_what_the_traced_one_does(case):
-    account, ledger = ran(**case), traced(**case)
+    account, ledger = ran(**case), traced_on_transformers(**case)
     assert account["held"] == held_bytes(ledger)
     seeds = 0 if case.get("recompute") == "full" else RANDOM_STATE_BYTES
     assert account["kept_for_backward_bytes"] == kept_bytes(ledger) - seeds

@@ -21,6 +21,7 @@ from tests.service.worker.cases import LATENT, config
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
 MEGATRON = {"framework": "megatron", "zero_stage": 1}
+NORMS = {"recompute": "selective", "recompute_modules": ("layernorm",)}
 SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
 DEALT = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
 
@@ -102,19 +103,19 @@ OF_REQUESTS = (
         rule=requests.MODULES_ARE_RECOMPUTED,
         pointer="/training/recompute/modules",
         broken={"recompute_modules": ("mlp", "moe")},
-        obeyed={"recompute_modules": ("mlp", "layernorm")},
+        obeyed={**MEGATRON, "config": MIXTRAL, "recompute_modules": ("moe", "moe_act", "layernorm")},
     ),
     Example(
         rule=requests.PIPELINE_HAS_ITS_OWN_HEAD,
         pointer="/layout/pipeline_parallel",
         broken={"pipeline_parallel": 2, "config": config(tie_word_embeddings=True)},
-        obeyed={"pipeline_parallel": 2},
+        obeyed={**MEGATRON, "pipeline_parallel": 2, "config": config(tie_word_embeddings=True)},
     ),
     Example(  # two key-value heads
         rule=requests.LENGTHS_DIVIDE,
         pointer="/layout/tensor_parallel",
         broken={"tensor_parallel": 4},
-        obeyed={"tensor_parallel": 2},
+        obeyed={**MEGATRON, "tensor_parallel": 4},
     ),
     Example(
         rule=requests.SEQUENCE_DIVIDES,
@@ -312,16 +313,16 @@ OF_STACKS_THEMSELVES = (
         obeyed={"framework": "fsdp2", "config": MIXTRAL},
     ),
     Example(
-        rule=of_fsdp2.PRODUCTS_ARE_NOT_CHOSEN,
-        pointer="/layout/recompute",
-        broken={**FP8, "recompute": "selective"},
-        obeyed={**FP8, "recompute": "full"},
-    ),
-    Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
-        broken={**MEGATRON, **SPLIT, "recompute": "selective", "recompute_modules": ("layernorm",)},
-        obeyed={**MEGATRON, **SPLIT, "recompute": "selective"},
+        broken={**MEGATRON, **SPLIT, **NORMS, "attention": "eager"},
+        obeyed={**MEGATRON, **SPLIT, **NORMS},
+    ),
+    Example(
+        rule=of_megatron.DIVIDED_STATES_ARE_ADAM_S,
+        pointer="/training/optimizer",
+        broken={**MEGATRON, "optimizer": "sgd-momentum"},
+        obeyed={**MEGATRON, "zero_stage": 0, "optimizer": "sgd-momentum"},
     ),
     Example(
         rule=of_megatron.EXPERTS_KEEP_MASTER_WEIGHTS,

@@ -10,7 +10,7 @@ import torch
 
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.megatron.grouped_experts import Dispatcher, GroupedLinear, WeightedSwiGlu
-from tests.service.worker.cases import config, requested_bytes, traced
+from tests.service.worker.cases import config, requested_bytes, traced_on_transformers
 from tests.service.worker.stacks.fsdp2.test_experts import exchanges
 
 MIXTRAL = config(
@@ -73,7 +73,7 @@ def test_nothing_comes_back_before_it_was_sent():
 @pytest.mark.slow
 class TestTrace:
     def test_experts_are_dealt_out_and_their_states_divided_over_the_ranks_that_hold_the_same(self):
-        ledger = traced(**MEGATRON, expert_parallel=2)
+        ledger = traced_on_transformers(**MEGATRON, expert_parallel=2)
         held = 2 * 2 * EXPERT  # two of four experts in each of two layers
         assert requested_bytes(ledger, Kind.PARAMETER) == 2 * (BESIDE + held)
         assert requested_bytes(ledger, Kind.GRADIENT) == 4 * (BESIDE + held)
@@ -82,12 +82,12 @@ class TestTrace:
         assert states == pytest.approx(12 * (BESIDE / 4 + held / 2), rel=0.001)  # and a step count each
 
     def test_tokens_and_scores_are_sent_and_outputs_come_back(self):
-        ledger = traced(**MEGATRON, expert_parallel=2)
+        ledger = traced_on_transformers(**MEGATRON, expert_parallel=2)
         assert exchanges(ledger, (1, "forward")) == exchanges(ledger, (1, "backward")) == 2 * 3
 
     def test_over_tensor_ranks_a_rank_has_a_part_of_each_expert(self):
         split = {"data_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True, "recompute": "full"}
-        ledger = traced(**MEGATRON, **split, expert_parallel=2)
+        ledger = traced_on_transformers(**MEGATRON, **split, expert_parallel=2)
         # Matrices and vocabulary (51 of 101 rows) in halves; routers and norms whole; half of two experts a layer.
         matrices = 2 * (2 * 4096 + 2 * 2048) // 2 + 2 * 51 * 64
         assert requested_bytes(ledger, Kind.PARAMETER) == 2 * (matrices + 2 * (256 + 128) + 64 + 2 * EXPERT)

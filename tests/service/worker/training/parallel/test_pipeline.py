@@ -10,7 +10,7 @@ from plimsoll.service.worker.training.parallel.pipeline import (
     one_forward_one_backward,
     traced_micro_batches,
 )
-from tests.service.worker.cases import config, request, requested_bytes, traced
+from tests.service.worker.cases import config, request, requested_bytes, traced_on_transformers
 
 F, B = "forward", "backward"
 LAYER, VOCABULARY, LAST_NORM = 46_208, 6_464, 64
@@ -22,7 +22,7 @@ def stage(number, stages=2):
 
 def traced_stage(number, **changes):
     layout = {"framework": "megatron", "zero_stage": 0, "pipeline_parallel": 2, "accumulation_steps": 4}
-    return traced(stage(number), **(layout | changes))
+    return traced_on_transformers(stage(number), **(layout | changes))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ class TestStages:
         assert [part["layers"] for part in result["stages"]] == [[0, 0], [1, 1], [2, 2]]
         assert result["measured"]["peak_bytes"] == max(peaks)
         assert result["rank"] == 4 * peaks.index(max(peaks))
-        assert said[0][3] == "stage 0: building and sharding"
+        assert said[0][3] == "stage 0: building"
 
 
 def _most_inputs(ledger):

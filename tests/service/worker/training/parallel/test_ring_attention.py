@@ -1,7 +1,7 @@
 import pytest
 
 from plimsoll.service.worker.recording.ledger import Kind
-from tests.service.worker.cases import config, requested_bytes, traced
+from tests.service.worker.cases import config, requested_bytes, traced, traced_on_transformers
 from tests.service.worker.training.test_step import SHARD_ELEMENTS
 
 
@@ -29,6 +29,6 @@ class TestContextParallelism:
         assert len(gathers) == 2 * len(made)
 
     def test_megatron_divides_its_optimizer_over_ranks_of_both_kinds_and_copies_no_output(self):
-        ledger = traced(framework="megatron", zero_stage=1, data_parallel=2, context_parallel=2)
+        ledger = traced_on_transformers(framework="megatron", zero_stage=1, data_parallel=2, context_parallel=2)
         # 105,408 parameters, each tensor in four equal parts: fp32 copy and two moments, and 21 tensors' counters.
         assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * 105_408 // 4 + 4 * 21

@@ -1,0 +1,56 @@
+"""Trace a few plans of one stack, and say whose code ran: `python -m benchmarks.proofs_of megatron`.
+
+The plans are of the grid that planner and trace are compared over (`benchmarks/agreement.py`), evenly chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from benchmarks.agreement import Case, compare, grid
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.stacks.found import traced_stacks
+
+GIB = 1 << 30
+MOST_PLANS = 8
+
+
+def chosen(cases: Iterable[Case], stack: str, most: int) -> list[Case]:
+    """Return so many of a stack's plans at most, from the first on as far apart as can be."""
+    own = [case for case in cases if case.way["framework"] == stack]
+    return own[:: max(-(-len(own) // most), 1)]
+
+
+def lines(cases: Sequence[Case]) -> Iterable[str]:
+    """Yield a line for each plan, those that the same code ran beneath its name and version."""
+    yield f"{'plan':76} {'planned':>9} {'traced':>9}  distance"
+    rows: list[tuple[str, str]] = []
+    for case in cases:
+        try:
+            row = compare(case)
+        except NotYetAvailable as refusal:
+            rows.append(("Not traced", f"{case.name:76} {refusal}"))
+            continue
+        planned, traced = row["predicted_bytes"] / GIB, row["traced_bytes"] / GIB
+        rows.append((row["ran"], f"{case.name:76} {planned:9.3f} {traced:9.3f}  {row['relative_error']:+.2%}"))
+    for ran, of_code in groupby(sorted(rows), key=lambda row: row[0]):
+        yield f"{ran}:"
+        yield from (line for _, line in of_code)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.proofs_of", description=__doc__)
+    parser.add_argument("stack", choices=[stack.name for stack in traced_stacks()])
+    parser.add_argument("--plans", type=int, default=MOST_PLANS, help="how many at most")
+    asked = parser.parse_args(arguments)
+    for line in lines(chosen(grid(), asked.stack, asked.plans)):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Megatron-Core itself, as the first rank of a stage, on fake tensors."""

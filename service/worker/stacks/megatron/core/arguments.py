@@ -1,0 +1,138 @@
+"""A job in Megatron-Core's own configs, as the arguments of its launch file make them.
+
+Source: Megatron-LM, training/arguments.py (`core_transformer_config_from_args`, and the defaults), training/training.py
+(`get_model`), training/tokenizer/tokenizer.py (`_vocab_size_with_padding`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from plimsoll.service.stacks.megatron.model import (
+    WITH_EXPERTS,
+    WITH_QUERY_BIAS,
+    WITH_QUERY_NORM,
+)
+from plimsoll.service.worker.jobs.config_keys import number_of_layers
+from plimsoll.service.worker.jobs.job import TraceJob
+
+DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, "fp32": torch.float32}
+LEARNING_RATE = 1e-4  # no value is ever computed
+MOMENTUM = 0.9
+VOCABULARY_MULTIPLE = 128  # --make-vocab-size-divisible-by
+
+
+def padded_vocabulary(job: TraceJob) -> int:
+    """Return the rows of the embedding, of which every rank has as many."""
+    multiple = VOCABULARY_MULTIPLE * job.tensor_parallel
+    return -(-job.vocabulary_size // multiple) * multiple
+
+
+def transformer_config(job: TraceJob) -> Any:
+    """Return the model's and its layout's config."""
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    config, family = job.config, job.config["model_type"]
+    heads, dtype = config["num_attention_heads"], DTYPES[job.precision]
+    return TransformerConfig(
+        num_layers=number_of_layers(config),
+        hidden_size=config["hidden_size"],
+        ffn_hidden_size=config["intermediate_size"],
+        num_attention_heads=heads,
+        num_query_groups=config.get("num_key_value_heads") or heads,
+        kv_channels=config.get("head_dim") or config["hidden_size"] // heads,
+        normalization="RMSNorm",
+        gated_linear_unit=True,
+        activation_func=nn.functional.silu,
+        add_bias_linear=False,
+        add_qkv_bias=family in WITH_QUERY_BIAS,
+        qk_layernorm=family in WITH_QUERY_NORM,
+        attention_dropout=config.get("attention_dropout", 0.0),
+        hidden_dropout=0.0,
+        perform_initialization=False,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
+        bias_activation_fusion=True,
+        bias_dropout_fusion=True,
+        apply_rope_fusion=True,
+        gradient_accumulation_fusion=True,
+        deallocate_pipeline_outputs=True,
+        batch_p2p_comm=job.virtual_pipeline == 1,
+        overlap_p2p_comm=job.virtual_pipeline > 1,
+        **_layout(job),
+        **_recomputation(job),
+        **_experts(job),
+    )
+
+
+def _layout(job: TraceJob) -> dict[str, Any]:
+    return {
+        "tensor_model_parallel_size": job.tensor_parallel,
+        "pipeline_model_parallel_size": job.pipeline_parallel,
+        "virtual_pipeline_model_parallel_size": job.virtual_pipeline if job.virtual_pipeline > 1 else None,
+        "context_parallel_size": job.context_parallel,
+        "expert_model_parallel_size": job.expert_parallel,
+        "expert_tensor_parallel_size": job.expert_tensor_parallel if job.expert_parallel > 1 else None,
+        "sequence_parallel": job.sequence_parallel and job.tensor_parallel > 1,
+    }
+
+
+def _recomputation(job: TraceJob) -> dict[str, Any]:
+    if job.recompute == "selective":
+        modules = list(job.recompute_modules) or None
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    if job.recompute != "full":
+        return {}
+    if job.recompute_layers is None:
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    layers = job.recompute_layers // job.virtual_pipeline
+    return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+
+
+def _experts(job: TraceJob) -> dict[str, Any]:
+    config = job.config
+    if config["model_type"] not in WITH_EXPERTS:
+        return {}
+    return {
+        "num_moe_experts": config.get("num_local_experts") or config["num_experts"],
+        "moe_router_topk": job.experts_per_token,
+        "moe_ffn_hidden_size": config.get("moe_intermediate_size") or config["intermediate_size"],
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": True,
+    }
+
+
+def data_parallel_config(job: TraceJob) -> Any:
+    """Return the config of its DistributedDataParallel, with fp32 gradients."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=job.zero_stage > 0,
+        overlap_grad_reduce=job.data_parallel > 1,
+        overlap_param_gather=job.data_parallel > 1 and job.zero_stage > 0,
+    )
+
+
+def optimizer_config(job: TraceJob) -> Any:
+    """Return the optimizer's config; gradients are not clipped, as in no trace."""
+    from megatron.core.optimizer import OptimizerConfig
+
+    dtype = DTYPES[job.precision]
+    return OptimizerConfig(
+        optimizer="adam" if job.optimizer == "adamw" else "sgd",
+        lr=LEARNING_RATE,
+        sgd_momentum=MOMENTUM,
+        params_dtype=dtype,
+        bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
+        use_distributed_optimizer=job.zero_stage > 0,
+        overlap_param_gather=job.data_parallel > 1 and job.zero_stage > 0,
+        clip_grad=0.0,
+    )

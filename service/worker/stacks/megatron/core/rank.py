@@ -1,0 +1,239 @@
+"""A rank of Megatron-Core itself: its GPT model, its gradient buffers, its optimizer and its schedule.
+
+What a training script does between them is after Megatron-LM's own (pretrain_gpt.py, `loss_func` and `forward_step`;
+training/training.py, `get_model` and `train_step`), which is no part of the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
+from plimsoll.service.worker.stacks.megatron.core.arguments import (
+    data_parallel_config,
+    optimizer_config,
+    padded_vocabulary,
+    transformer_config,
+)
+from plimsoll.service.worker.training.engine import Making, Standing
+from plimsoll.service.worker.training.foreign_code import MadeStorages, all_standing, making_method, names_given
+from plimsoll.service.worker.training.parallel.pipeline import traced_micro_batches
+from plimsoll.service.worker.training.parallel.ring_attention import context_mesh
+
+# After the second micro-batch of a step nothing is new.
+MOST_MICRO_BATCHES = 2
+
+
+class MegatronRank:
+    """A rank's model chunks with what trains them; it is made and run within `runnable_megatron`."""
+
+    def __init__(self, job: TraceJob, stage: PipelineStage) -> None:
+        self._job, self._stage = job, stage
+        self._made = MadeStorages("Megatron-Core's own")
+        with self._made:
+            self._config = transformer_config(job)
+            self._chunks = _wrapped(job, self._config, _models(job, self._config, stage))
+            self._optimizer = _optimizer(job, self._chunks)
+            self._batch = _batch(job)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Tell the schedule what it is to call, as `train` does."""
+        from megatron.core.distributed import finalize_model_grads
+
+        config, is_overlapped = self._config, self._job.data_parallel > 1
+        config.finalize_model_grads_func = finalize_model_grads
+        config.grad_scale_func = self._optimizer.scale_loss
+        if is_overlapped:
+            hooks = [chunk.no_sync for chunk in self._chunks]
+            config.no_sync_func = hooks if len(hooks) > 1 else hooks[0]
+
+    @property
+    def logit_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return the rows and columns of a rank's logits."""
+        return frozenset({(self._job.micro_batch_tokens, padded_vocabulary(self._job) // self._job.tensor_parallel)})
+
+    def standing(self) -> Iterator[Standing]:
+        """Yield the storages that have been made before the first step, and what each is for."""
+        yield from self._made.living()
+        for chunk in self._chunks:
+            for name, parameter in chunk.named_parameters():
+                yield from all_standing(name, parameter.data, Kind.PARAMETER)
+            for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+                yield from all_standing("gradients", buffer.grad_data, Kind.GRADIENT)
+        for name, state in self.named_states():
+            yield from all_standing(name, state, Kind.OPTIMIZER_STATE)
+        for name, tensor in self._batch.items():
+            yield from all_standing(name, tensor, Kind.INPUT)
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the fp32 copies and the optimizer's states."""
+        for optimizer in getattr(self._optimizer, "chained_optimizers", [self._optimizer]):
+            for group in optimizer.optimizer.param_groups:
+                yield from (("fp32 copy", copy) for copy in group["params"] if self._is_copy(copy))
+            for state in optimizer.optimizer.state.values():
+                yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+
+    def _is_copy(self, parameter: torch.Tensor) -> bool:
+        """Return whether the optimizer has a copy, and not the model's own parameter or a part of it."""
+        return parameter.dtype is torch.float32 and self._config.params_dtype is not torch.float32
+
+    @contextlib.contextmanager
+    def attached(self, making: Making) -> Iterator[None]:
+        """Name what is made for good within the block: empty gradients, and where the head's input is gathered."""
+        from megatron.core.tensor_parallel import layers
+        from megatron.core.utils import GlobalMemoryBuffer
+
+        dummies = type(layers.get_dummy_wgrad)
+        with (
+            replaced(dummies, "__call__", making_method(Kind.DUMMY_GRADIENT, making, dummies.__call__)),
+            replaced(
+                GlobalMemoryBuffer,
+                "get_tensor",
+                making_method(Kind.COMMUNICATION, making, GlobalMemoryBuffer.get_tensor),
+            ),
+        ):
+            yield
+
+    def run_passes(self, begin_phase: Callable[[str], None]) -> None:
+        """Run a step's forward and backward passes by Megatron-Core's own schedule."""
+        from megatron.core.pipeline_parallel import get_forward_backward_func, schedules
+
+        phases = _Phases(begin_phase)
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        with (
+            replaced(schedules, "forward_step", phases.telling(schedules.forward_step, FORWARD)),
+            replaced(schedules, "backward_step", phases.telling(schedules.backward_step, BACKWARD)),
+        ):
+            get_forward_backward_func()(
+                forward_step_func=self._forward_step,
+                data_iterator=[None] * len(self._chunks),
+                model=self._chunks,
+                num_microbatches=self._micro_batches,
+                seq_length=self._job.sequence_length,
+                micro_batch_size=self._job.micro_batch_size,
+            )
+
+    def update(self) -> None:
+        """Update the parameters."""
+        self._optimizer.step()
+
+    @property
+    def _micro_batches(self) -> int:
+        if self._stage.stages == 1:
+            return min(self._job.accumulation_steps, MOST_MICRO_BATCHES)
+        return traced_micro_batches(self._stage, self._job.accumulation_steps, chunks=self._job.virtual_pipeline)
+
+    def _forward_step(self, _data: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+        """Return a micro-batch's output, and what makes a loss of it (pretrain_gpt.py)."""
+        batch = self._batch
+        output = model(batch["input_ids"], batch["position_ids"], None, labels=batch["labels"])
+        return output, functools.partial(_loss, batch["loss_mask"])
+
+
+def _loss(mask: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Return the sum of the losses, the tokens and what is reported (pretrain_gpt.py, `loss_func`)."""
+    loss = torch.sum(output.view(-1).float() * mask.view(-1).float())
+    tokens = mask.view(-1).sum().clone().detach().to(torch.int)
+    return loss, tokens, {"lm loss": torch.cat([loss.clone().detach().view(1), tokens.view(1)])}
+
+
+class _Phases:
+    """Tells which pass of a step begins; the first has begun with the step."""
+
+    def __init__(self, begin: Callable[[str], None]) -> None:
+        self._begin, self._has_begun = begin, True
+        begin(FORWARD)
+
+    def telling(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        """Return the function, with its phase told before."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._has_begun:
+                self._begin(phase)
+            self._has_begun = False
+            return function(*args, **kwargs)
+
+        return call
+
+
+def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
+    """Return the stage's chunks of the model."""
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+    from plimsoll.service.worker.stacks.megatron.core.kernels import Modules
+
+    modules = Modules(context_mesh(job, "cpu") if job.context_parallel > 1 else None)
+    with names_given(gpt_layer_specs, TESpecProvider=lambda: modules):
+        layer = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+            num_experts=config.num_moe_experts,
+            moe_grouped_gemm=config.moe_grouped_gemm,
+            qk_layernorm=config.qk_layernorm,
+        )
+    chunks = []
+    for part in job.chunks_of(stage):
+        chunk = part.chunk if part.chunks > 1 else None
+        layers = part.last_layer - part.first_layer + 1
+        chunks.append(
+            GPTModel(
+                config,
+                TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=modules.layer_norm()),
+                vocab_size=padded_vocabulary(job),
+                max_sequence_length=job.sequence_length,
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+                share_embeddings_and_output_weights=bool(job.config.get("tie_word_embeddings")),
+                position_embedding_type="rope",
+                vp_stage=chunk,
+            )
+        )
+    return chunks
+
+
+def _wrapped(job: TraceJob, config: Any, models: list[Any]) -> list[Any]:
+    """Return the chunks with their gradient buffers."""
+    from megatron.core.distributed import DistributedDataParallel
+
+    return [
+        DistributedDataParallel(config, data_parallel_config(job), model, disable_bucketing=index > 0)
+        for index, model in enumerate(models)
+    ]
+
+
+class _FusedAdamW(torch.optim.AdamW):
+    """AdamW in one kernel, which makes nothing but its states."""
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        super().__init__(params, fused=True, **settings)
+
+
+def _optimizer(job: TraceJob, chunks: list[Any]) -> Any:
+    """Return the optimizer, with torch's fused kernel for APEX's."""
+    from megatron.core import optimizer
+
+    with replaced(torch.optim, "AdamW", _FusedAdamW):
+        return optimizer.get_megatron_optimizer(optimizer_config(job), chunks, use_gloo_process_groups=False)
+
+
+def _batch(job: TraceJob) -> dict[str, torch.Tensor]:
+    """Return a micro-batch's inputs, all tokens zero."""
+    shape = (job.micro_batch_size, job.local_sequence_length)
+    return {
+        "input_ids": torch.zeros(shape, dtype=torch.int64),
+        "labels": torch.zeros(shape, dtype=torch.int64),
+        "position_ids": torch.zeros(shape, dtype=torch.int64),
+        "loss_mask": torch.zeros(shape, dtype=torch.float32),
+    }

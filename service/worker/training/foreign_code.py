@@ -1,0 +1,129 @@
+"""What lets a package that was written for GPUs run on fake tensors: no values to read, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.recording.tracker import META
+from plimsoll.service.worker.training.engine import Making, Standing
+
+
+class ScalarsOfFakeTensors(TorchDispatchMode):
+    """Answers `.item()` on a tensor that has no values: nothing overflowed, and every norm is finite."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            dtype = args[0].dtype
+            return False if dtype == torch.bool else 0.0 if dtype.is_floating_point else 0
+        return func(*args, **(kwargs or {}))
+
+
+class MadeStorages(TorchDispatchMode):
+    """Remembers every storage that operations make within the block, by the name that all of them are given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._name = name
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor) and value.device.type != META:
+                storage = value.untyped_storage()
+                self._storages[storage._cdata] = (weakref.ref(storage), value.device)
+        return result
+
+    def living(self) -> Iterator[Standing]:
+        """Yield the storages that something still holds, as buffers until more is known of them."""
+        for reference, device in self._storages.values():
+            storage = reference()
+            if storage is not None:
+                yield Standing(name=self._name, storage=storage, kind=Kind.BUFFER, device=device)
+
+
+def all_standing(name: str, held: Any, kind: Kind) -> Iterator[Standing]:
+    """Yield the storages of whatever tensors there are in what is held."""
+    for tensor in tree_leaves(held):
+        if isinstance(tensor, torch.Tensor):
+            yield Standing(name=name, storage=tensor.untyped_storage(), kind=kind, device=tensor.device)
+
+
+def making_method(kind: Kind, making: Making, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method, what it allocates recorded as that kind."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with making(kind):
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def quiet(logger_name: str) -> Iterator[None]:
+    """Pass over what torch deprecates in a package's code, and over its log of every step."""
+    logger = logging.getLogger(logger_name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def environment(**values: object) -> Iterator[None]:
+    """Set variables of the environment, as a launcher would."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def module_as_before(name: str) -> Iterator[None]:
+    """Put a module's names back, for the next trace of this process: one job's process groups are gone with it."""
+    module = importlib.import_module(name)
+    before = dict(vars(module))
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+@contextlib.contextmanager
+def names_given(module: Any, **names: Any) -> Iterator[None]:
+    """Give a module names that it need not have had."""
+    before = {name: vars(module)[name] for name in names if name in vars(module)}
+    vars(module).update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(module)[name]
+        vars(module).update(before)

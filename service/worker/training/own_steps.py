@@ -1,0 +1,50 @@
+"""Training steps of a rank that is all its stack's own code, on fake tensors, every allocation recorded."""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.recording.ledger import Kind, Ledger
+from plimsoll.service.worker.recording.patches import traceable_torch
+from plimsoll.service.worker.recording.tracker import OPTIMIZER, StorageTracker
+from plimsoll.service.worker.tasks import Report
+from plimsoll.service.worker.training.engine import OwnRank
+from plimsoll.service.worker.training.own_code import own_code_of
+from plimsoll.service.worker.training.rank import process_group_of
+from plimsoll.service.worker.training.steady import STATES, TRACE_STAGES, run_until_steady
+
+
+def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> Ledger:
+    """Return what a few steps of a stage's first rank did to memory."""
+    ledger, own = Ledger(), own_code_of(stack)
+    first = stage.number * (job.world_size // job.pipeline_parallel)
+    with (
+        traceable_torch() as clock,
+        own.running(job, first),
+        process_group_of(job.world_size, rank=first),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
+        report(0, TRACE_STAGES, "stage", "building")
+        with own.own_rank(job, stage) as rank:
+            tracker = StorageTracker(ledger, clock, logit_shapes=rank.logit_shapes)
+            ledger.mark(0, STATES)
+            for part in rank.standing():
+                tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
+            with tracker.watching(), rank.attached(tracker.making):
+                run_until_steady(functools.partial(_run_step, rank, tracker), tracker, report)
+            recorded = ledger.so_far()
+    return recorded
+
+
+def _run_step(rank: OwnRank, tracker: StorageTracker, step: int) -> None:
+    rank.run_passes(functools.partial(tracker.begin_phase, step))
+    tracker.begin_phase(step, OPTIMIZER)
+    rank.update()
+    tracker.label_all(rank.named_states(), Kind.OPTIMIZER_STATE)
+    # What only the garbage collector frees must not make one step look unlike the next.
+    gc.collect()

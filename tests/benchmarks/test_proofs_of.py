@@ -1,0 +1,33 @@
+import pytest
+
+from benchmarks.agreement import Case, grid
+from benchmarks.proofs_of import chosen, lines, main
+
+MEGATRON = {"framework": "megatron", "recompute": "none", "sequence_length": 512, "zero_stage": 1}
+
+
+def cases(number, framework="megatron"):
+    return [Case(model=str(index), way={"framework": framework}) for index in range(number)]
+
+
+def test_a_stack_s_plans_are_chosen_from_the_first_on_evenly():
+    others = cases(5, "ddp")
+    assert [case.model for case in chosen(others + cases(9), "megatron", 4)] == ["0", "3", "6"]
+    assert [case.model for case in chosen(cases(3) + others, "megatron", 8)] == ["0", "1", "2"]
+
+
+def test_every_stack_with_a_package_of_its_own_has_plans_in_the_grid():
+    assert all(chosen(grid(), stack, 1) for stack in ("deepspeed", "fsdp2", "megatron"))
+
+
+def test_a_plan_is_told_with_whose_code_ran_it():
+    model = "meta-llama/Llama-3.2-1B"
+    told = list(lines([Case(model=model, way=MEGATRON, layers=1)]))
+    assert told[1].startswith("megatron-core ")
+    assert told[2].startswith(f"{model} megatron")
+
+
+def test_an_unknown_stack_is_refused_with_the_known_ones(capsys):
+    with pytest.raises(SystemExit):
+        main(["colossal"])
+    assert "megatron" in capsys.readouterr().err

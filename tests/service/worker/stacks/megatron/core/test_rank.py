@@ -1,0 +1,195 @@
+"""Megatron-Core's own steps in a trace, and what stands in for them elsewhere held against them."""
+
+import os
+import sys
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.jobs.job import PipelineStage
+from plimsoll.service.worker.proofs.trace.notes import traced_with
+from plimsoll.service.worker.recording.ledger import Kind
+from plimsoll.service.worker.stacks.found import find_stack
+from tests.service.worker.cases import config, job, requested_bytes, traced, traced_on_transformers
+
+# 256 words need no rows to fill 128 a rank, of one rank or of two; a layer has 46,208 elements (cases.py).
+VOCABULARY, LAYER, HIDDEN, TOKENS = 256, 46_208, 64, 64
+ELEMENTS = 2 * VOCABULARY * HIDDEN + 2 * LAYER + HIDDEN
+LLAMA = config(vocab_size=VOCABULARY)
+ONE_SEQUENCE = {"sequence_length": TOKENS, "micro_batch_size": 1}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+SPLIT = {"data_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
+# The step's counts, a scale and the rotary frequencies; beside them padding between a flat buffer's tensors.
+SMALL_BYTES = 2_000
+
+
+def megatron(run=traced, *, stage=None, **changes):
+    return run(stage, **({"framework": "megatron", "zero_stage": 1, "config": LLAMA} | changes))
+
+
+def kept(ledger):
+    """Return the bytes of each larger activation at the end of the last forward pass: of no count, no statistic."""
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "forward"]
+    live = ledger._live_after(ranges[-1][1] - 1)
+    large = (piece for piece in live if piece.kind in (Kind.FORWARD_ACTIVATION, Kind.LOGITS))
+    return sorted(piece.requested_bytes for piece in large if piece.requested_bytes > 512)
+
+
+@pytest.mark.parametrize(("zero_stage", "ranks"), [(0, 1), (1, 4)])
+def test_a_rank_holds_18_bytes_a_parameter_or_6_and_a_share_of_12(zero_stage, ranks):
+    ledger = megatron(zero_stage=zero_stage)
+    assert requested_bytes(ledger, Kind.PARAMETER) == pytest.approx(2 * ELEMENTS, abs=SMALL_BYTES)
+    assert requested_bytes(ledger, Kind.GRADIENT) == pytest.approx(4 * ELEMENTS, abs=SMALL_BYTES)
+    assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == pytest.approx(12 * ELEMENTS / ranks, abs=SMALL_BYTES)
+
+
+def test_every_matrix_has_an_empty_gradient_of_its_shape_the_head_s_too():
+    # 300 words are 384 rows, so that no layer's matrix has the head's shape. In 2 bytes: query, key and value
+    # 128 x 64, output 64 x 64, gate and up 352 x 64, down 64 x 176, head 384 x 64.
+    shapes = (128 * 64, 64 * 64, 352 * 64, 64 * 176, 384 * 64)
+    assert requested_bytes(megatron(config=config(vocab_size=300)), Kind.DUMMY_GRADIENT) == 2 * sum(shapes)
+
+
+def test_the_head_s_input_is_gathered_into_a_tensor_that_stays():
+    # 64 tokens of 64 features in 2 bytes.
+    assert requested_bytes(megatron(**SPLIT), Kind.COMMUNICATION) == 2 * TOKENS * HIDDEN
+
+
+def both_kept(**changes):
+    return tuple(sum(kept(megatron(run, **changes))) for run in (traced, traced_on_transformers))
+
+
+@pytest.mark.parametrize("layout", [{}, SPLIT], ids=["whole", "split"])
+def test_a_layer_keeps_as_much_as_the_stand_in_s(layout):
+    own, stand_in = both_kept(**ONE_SEQUENCE, **layout)
+    assert own == stand_in
+
+
+def test_of_several_sequences_the_attention_s_output_is_kept_twice():
+    # Batch first by the kernel, and sequence first by the matrix behind it: 2 x 64 features in each of two layers.
+    own, stand_in = both_kept(sequence_length=TOKENS // 2, micro_batch_size=2)
+    assert own - stand_in == 2 * 2 * TOKENS * HIDDEN
+
+
+def test_an_attention_that_is_recomputed_keeps_the_product_that_its_value_is_a_view_of():
+    # In 2 bytes and two layers: query, key and value are 64 + 2 x 32 features, of which the value alone is 32.
+    own, stand_in = both_kept(**ONE_SEQUENCE, recompute="selective")
+    assert own - stand_in == 2 * 2 * TOKENS * (128 - 32)
+
+
+def test_a_layer_that_is_recomputed_keeps_its_input():
+    # Two layers' inputs, the last norm's, its output, logits in fp32, and angles of 16 features a position of 32.
+    whole = 2 * TOKENS * HIDDEN
+    assert kept(megatron(recompute="full")) == [4 * 16 * 32, whole, whole, whole, whole, 4 * TOKENS * VOCABULARY]
+
+
+def test_a_norm_that_is_one_module_with_its_matrix_is_not_recomputed():
+    assert kept(megatron(recompute="selective", recompute_modules=("layernorm",))) == kept(megatron())
+
+
+def test_a_feed_forward_that_is_recomputed_keeps_the_residual_stream():
+    # Gate, up and their product are thrown away, and the norm's output, in each of two layers.
+    whole, less = (sum(kept(megatron(**changes))) for changes in ({}, {"recompute": "selective", **FEED_FORWARD}))
+    assert whole - less == 2 * 2 * TOKENS * (3 * 176 + HIDDEN)
+
+
+FEED_FORWARD = {"recompute_modules": ("mlp",)}
+
+
+def test_experts_and_their_tokens_are_as_the_stand_in_s():
+    layout = {"config": MIXTRAL, "expert_parallel": 2, **ONE_SEQUENCE}
+    own, stand_in = (megatron(run, **layout) for run in (traced, traced_on_transformers))
+    for kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE):
+        assert requested_bytes(own, kind) == pytest.approx(requested_bytes(stand_in, kind), abs=SMALL_BYTES)
+    # Of each of 128 tokens in two layers the stand-in keeps two places, of 8 bytes each, where a mask is kept here.
+    assert sum(kept(own)) == sum(kept(stand_in)) - 2 * 2 * 8 * 128
+
+
+def test_tokens_that_do_not_divide_over_experts_are_traced():
+    # 64 tokens of two experts each are 128, over 12 experts of which each of four ranks has three.
+    ledger = megatron(config=MIXTRAL | {"num_local_experts": 12}, expert_parallel=4)
+    layers = 2 * 3 * 3 * 64 * 176
+    assert requested_bytes(ledger, Kind.PARAMETER) > 2 * layers
+
+
+class TestPipelines:
+    def run(self, number, *, layers=2, **changes):
+        stage = PipelineStage(number=number, stages=2, first_layer=number, last_layer=number)
+        layout = {"pipeline_parallel": 2, "accumulation_steps": 4, "config": LLAMA | {"num_hidden_layers": layers}}
+        return megatron(stage=stage, **(layout | changes))
+
+    @pytest.mark.parametrize(("number", "elements"), [(0, VOCABULARY * 64 + LAYER), (1, VOCABULARY * 64 + LAYER + 64)])
+    def test_the_first_holds_the_embedding_and_the_last_norm_and_head(self, number, elements):
+        held = requested_bytes(self.run(number), Kind.PARAMETER)
+        assert held == pytest.approx(2 * elements, abs=SMALL_BYTES)
+
+    def test_a_schedule_of_its_own_runs_ahead_of_the_stage_behind(self):
+        phases = [mark.phase for mark in self.run(0).marks if mark.step == 1]
+        assert phases == ["forward", "forward", "backward", "forward", "backward", "backward", "optimizer"]
+
+    def test_chunks_take_turns(self):
+        ledger = self.run(0, layers=4, virtual_pipeline=2)
+        assert requested_bytes(ledger, Kind.PARAMETER) == pytest.approx(
+            2 * (VOCABULARY * 64 + 2 * LAYER), abs=SMALL_BYTES
+        )
+        assert sum(mark.phase == "backward" for mark in ledger.marks if mark.step == 1) == 2 * 4
+
+
+def test_ranks_share_a_key_value_head_where_there_are_fewer():
+    # A rank of four has a query head of 16 features and half of a key's and a value's, gathered when used; 512 words
+    # are the fewest that give each of four ranks a multiple of 128.
+    ledger = megatron(data_parallel=1, tensor_parallel=4, sequence_parallel=True)
+    layer = LAYER - 2 * HIDDEN
+    held = 2 * ((2 * 512 * HIDDEN + 2 * layer) // 4 + 5 * HIDDEN)
+    assert requested_bytes(ledger, Kind.PARAMETER) == pytest.approx(held, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("module", ["moe", "moe_act", "layernorm"])
+def test_parts_of_a_mixture_are_recomputed(module):
+    layout = {"config": MIXTRAL, "expert_parallel": 2}
+    less = megatron(**layout, recompute="selective", recompute_modules=(module,))
+    assert sum(kept(less)) < sum(kept(megatron(**layout)))
+
+
+def test_a_tied_pipeline_has_its_table_at_both_ends():
+    tied = TestPipelines().run(1, config=LLAMA | {"tie_word_embeddings": True})
+    untied = TestPipelines().run(1)
+    assert requested_bytes(tied, Kind.PARAMETER) == requested_bytes(untied, Kind.PARAMETER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_each"), [({"precision": "fp32"}, 4 + 4 + 8), ({"optimizer": "sgd-momentum"}, 2 + 4 + 4 + 4)]
+)
+def test_other_precisions_and_optimizers_have_their_states(changes, bytes_each):
+    ledger = megatron(zero_stage=0, **changes)
+    held = sum(requested_bytes(ledger, kind) for kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE))
+    assert held == pytest.approx(bytes_each * ELEMENTS, abs=SMALL_BYTES)
+
+
+def test_a_ring_s_ranks_have_their_own_tokens():
+    whole, ring = (megatron(data_parallel=4 // ranks, context_parallel=ranks) for ranks in (1, 2))
+    assert kept(ring)[-1] * 2 == kept(whole)[-1]
+
+
+def test_a_result_names_the_package_that_ran_and_its_version():
+    wanted = job(framework="megatron", zero_stage=1)
+    said = traced_with(wanted, find_stack("megatron"), on_device=False)
+    assert said.startswith(f"megatron-core {version('megatron-core')}")
+    assert "transformers" in traced_with(wanted, find_stack("megatron"), on_device=True)
+
+
+def test_what_the_package_is_given_to_run_is_taken_back():
+    before = dict(os.environ), torch.cuda.current_device, torch.compile
+    megatron(config=MIXTRAL)
+    assert (dict(os.environ), torch.cuda.current_device, torch.compile) == before
+    assert not sys.modules["megatron.core.parallel_state"].model_parallel_is_initialized()
+    assert not sys.modules["megatron.core.tensor_parallel.layers"].HAVE_TE
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_worker_without_the_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron.core", None)
+    with pytest.raises(NotYetAvailable, match=r"install plimsoll\[megatron\]"):
+        megatron()
