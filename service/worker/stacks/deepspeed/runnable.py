@@ -64,6 +64,7 @@ def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
             stack.enter_context(module_as_before(module))
         stack.enter_context(_device_apart())
         stack.enter_context(_alone())
+        stack.enter_context(_without_reports())
         stack.enter_context(_kernels_in_place())
         stack.enter_context(_no_files())
         stack.enter_context(ScalarsOfFakeTensors())
@@ -99,6 +100,15 @@ def _alone() -> Iterator[None]:
         stack.enter_context(replaced(backend, "build_shm_op", lambda: None))
         for module in (stage3, partition_parameters, partitioned_param_coordinator):
             stack.enter_context(replaced(module, ASKS_OTHER_RANKS, lambda *_args: None))
+        yield
+
+
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Print nothing of this worker's memory, which one of the optimizers reports on standard output as it is made."""
+    from deepspeed.runtime import bf16_optimizer
+
+    with replaced(bf16_optimizer, "see_memory_usage", lambda *_args, **_named: None):
         yield
 
 

@@ -143,6 +143,11 @@ def test_gradients_of_fp32_stand_whole_at_stage_1():
     assert requested_bytes(zero(1, gradient_dtype="fp32"), Kind.GRADIENT) >= 4 * ELEMENTS
 
 
+def test_deepspeed_prints_nothing_of_the_worker_s_memory(capsys):
+    zero(1, gradient_dtype="fp32", accumulation_steps=1)
+    assert capsys.readouterr().out == ""
+
+
 def on_host(ledger, *kinds):
     """Return the host's unrounded bytes of some kinds at its peak in the last update."""
     ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "optimizer"]
