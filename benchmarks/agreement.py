@@ -202,6 +202,19 @@ ZERO_WAYS: tuple[dict[str, Any], ...] = (
     ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 3, "micro_batches": 2},
     ZERO | {"recompute": "none", "sequence_length": 2048, "zero_stage": 3, "method": "lora"},
 )
+MOVED = ZERO | {"recompute": "none", "sequence_length": 4096, "offload": "optimizer"}
+EVERY_STATE = {"zero_stage": 3, "offload": "optimizer+parameters"}
+# Run for `OFFLOAD_MODELS`: DeepSpeed's states on the host and on drives, over even and odd numbers of ranks.
+OFFLOAD_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B")
+OFFLOAD_WAYS: tuple[dict[str, Any], ...] = (
+    MOVED | {"zero_stage": 1},
+    MOVED | {"zero_stage": 2, "micro_batches": 3},
+    MOVED | {"zero_stage": 3, "gpus": 7},
+    MOVED | EVERY_STATE | {"micro_batches": 3},
+    MOVED | EVERY_STATE | {"offload_target": "nvme", "gpus": 6},
+    MOVED | {"zero_stage": 2, "method": "lora", "sequence_length": 2048},
+    MOVED | {"zero_stage": 2, "recompute": "full", "sequence_length": 512, "gpus": 6},
+)
 WHOLE_ADAPTERS = {"framework": "accelerate", "method": "lora", "sequence_length": 2048, "zero_stage": 0}
 # Run for `FEW_MODELS` alone: adapters beside whole weights, under autocast and under DeepSpeed, which has none.
 ADAPTER_WAYS: tuple[dict[str, Any], ...] = (
@@ -241,6 +254,8 @@ class Case:
             "pipeline_schedule": "",
             "activation_offload": "activations on the host ",
             "offload": "on the host ",
+            "offload_target": "on ",
+            "gpus": "ranks ",
             "optimizer": "",
             "precision": "",
             "kernels": "kernels ",
@@ -281,6 +296,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
     for model in ZERO_MODELS:
         yield from (Case(model=model, way=way) for way in ZERO_WAYS)
+    for model in OFFLOAD_MODELS:
+        yield from (Case(model=model, way=way) for way in OFFLOAD_WAYS)
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
@@ -308,12 +325,13 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
-    hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    gpus = way.pop("gpus", 8)
+    hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=8)
     question = TrainingQuestion(
         model=describe_config(config, name=case.model),
         hardware=hardware,
         sequence_length=length,
-        global_batch_size=8 // tensor // pipeline // context * micro_batches,
+        global_batch_size=gpus // tensor // pipeline // context * micro_batches,
         micro_batch_size=1,
         recompute=Recompute(**asked),
         fused_cross_entropy=way.pop("fused_cross_entropy", False),
@@ -372,6 +390,8 @@ def compare(case: Case) -> dict[str, Any]:
         "traced_phase": phase_at(ledger, peak.event)[1],
         "predicted_items": {name: held for name, held in memory["items"].items() if name in peak.bytes_by_item()},
         "traced_items": peak.bytes_by_item(),
+        "predicted_host_bytes": memory["host_bytes"] if job.states_on_host else 0,
+        "traced_host_bytes": ledger.peak(on_host=True).allocated_bytes if job.states_on_host else 0,
         "ran": traced_with(job, stack, on_device=False),
         "seconds": time.monotonic() - started,
     }
@@ -401,6 +421,9 @@ def _line(row: Mapping[str, Any]) -> str:
         for name, held in row["predicted_items"].items()
         if abs(held - row["traced_items"][name]) > row["traced_bytes"] / 100
     )
+    if row["traced_host_bytes"]:
+        host, traced = row["predicted_host_bytes"] / gib, row["traced_host_bytes"] / gib
+        apart = f"host {host:.3f} {traced:.3f}  {apart}"
     return (
         f"{row['case']:62} {row['predicted_bytes'] / gib:7.3f} {row['traced_bytes'] / gib:7.3f} GiB "
         f"{row['relative_error']:+7.2%}  {row['predicted_phase']} / {row['traced_phase']}  {apart}"

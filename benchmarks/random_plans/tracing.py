@@ -30,7 +30,7 @@ def traced_line(plan: DrawnPlan) -> dict[str, Any]:
             stages.append(_stage_line(stage, trace.ledger) | traced_host_bytes(job, [trace.ledger]))
     return {
         "number": plan.number,
-        "traced_with": traced_with(job, stack),
+        "traced_with": traced_with(job, stack, on_device=False),
         "seconds": round(time.monotonic() - started, 1),
         "stages": stages,
     }

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.memory import nvme
-from plimsoll.planners.plans import Layout
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 
@@ -30,6 +29,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 TESTED_UNDER_ZERO = frozenset({"adamw", "lion", "muon"})  # runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS
 CPU_OPTIMIZERS = frozenset({"adamw", "lion"})  # ops/adam/cpu_adam.py, ops/lion/cpu_lion.py
 DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.grad_accum_dtype
+MODEL_DTYPES: Mapping[str, str] = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 # loss_scale 0 asks for a dynamic one, from 2^16, doubled after 1,000 good steps: precision_config.py's own defaults.
 LOSS_SCALING = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}
 
@@ -52,6 +52,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             f"grad_accum_dtype cannot be {question.gradient_dtype}.",
         ),
         (
+            not adds_up_gradients_in(question.gradient_dtype, layout.zero_stage, question.precision),
+            f"Without ZeRO DeepSpeed adds gradients up in the model's own format, not in {question.gradient_dtype}.",
+        ),
+        (
             offloads and question.optimizer not in CPU_OPTIMIZERS,
             f"DeepSpeed has no optimizer {question.optimizer} that runs on the host's processors.",
         ),
@@ -69,8 +73,14 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
         "train_batch_size": question.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "zero_optimization": _zero_optimization(launch.layout),
-        **_precision(question.precision),
+        "zero_optimization": zero_section(
+            layout.framework,
+            layout.zero_stage,
+            optimizer=question.optimizer,
+            offload=layout.offload,
+            offload_target=layout.offload_target,
+        ),
+        **precision_section(question.precision),
         "autotuning": {"enabled": False},
     }
     if makes_optimizer:
@@ -82,9 +92,20 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
             "cpu_checkpointing": layout.activation_offload,
             "contiguous_memory_optimization": False,
         }
-    if question.gradient_dtype is not None:
-        config["data_types"] = {"grad_accum_dtype": question.gradient_dtype}
-    return config
+    return config | gradient_section(question.gradient_dtype)
+
+
+def gradient_section(gradient_dtype: str | None) -> dict[str, Any]:
+    """Return the part of the config that names the format in which gradients are added up; none says the model's."""
+    return {} if gradient_dtype is None else {"data_types": {"grad_accum_dtype": gradient_dtype}}
+
+
+def adds_up_gradients_in(gradient_dtype: str | None, zero_stage: int, precision: str) -> bool:
+    """Return whether DeepSpeed starts with gradients of a format: without ZeRO the model's own alone.
+
+    Source: runtime/engine.py, `_do_optimizer_sanity_check`.
+    """
+    return zero_stage > 0 or gradient_dtype in (None, MODEL_DTYPES.get(precision, "fp32"))
 
 
 def optimizer_section(name: str) -> dict[str, Any]:
@@ -94,14 +115,17 @@ def optimizer_section(name: str) -> dict[str, Any]:
     return section | ({} if name in TESTED_UNDER_ZERO else {"zero_allow_untested_optimizer": True})
 
 
-def _precision(precision: str) -> dict[str, Any]:
+def precision_section(precision: str) -> dict[str, Any]:
+    """Return the part of the config that names the parameters' format."""
     if precision == "fp16-mixed":
         return {"fp16": {"enabled": True, **LOSS_SCALING}}
     return {"bf16": {"enabled": precision == "bf16-mixed"}}
 
 
-def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
-    """Return the part of the config that is about ZeRO, without offload; sizes of buckets are elements."""
+def zero_section(
+    framework: str, zero_stage: int, *, optimizer: str, offload: str, offload_target: str
+) -> dict[str, Any]:
+    """Return the part of the config that is about ZeRO and its offload; sizes of buckets are elements."""
     zero = load_profile(framework).zero
     section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
     if zero is not None:
@@ -114,23 +138,20 @@ def zero_section(framework: str, zero_stage: int) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
-    return section
-
-
-def _zero_optimization(layout: Layout) -> dict[str, Any]:
-    section = zero_section(layout.framework, layout.zero_stage)
-    if layout.offload != "none":
+    if zero_stage == 3 and optimizer == "muon":
+        section["reduce_scatter"] = False  # stage3.py: Muon reads whole gradients, and is not made beside a scatter
+    if offload != "none":
         section["offload_optimizer"] = {
-            "device": layout.offload_target,
+            "device": offload_target,
             "pin_memory": True,
-            **_on_drives(layout.offload_target, {"buffer_count": nvme.OPTIMIZER_BUFFERS}),
+            **_on_drives(offload_target, {"buffer_count": nvme.OPTIMIZER_BUFFERS}),
         }
-    if layout.offload == "optimizer+parameters":
+    if offload == "optimizer+parameters":
         section["offload_param"] = {
-            "device": layout.offload_target,
+            "device": offload_target,
             "pin_memory": True,
             **_on_drives(
-                layout.offload_target,
+                offload_target,
                 {
                     "buffer_count": nvme.PARAMETER_BUFFERS,
                     "buffer_size": nvme.PARAMETER_BUFFER_ELEMENTS,

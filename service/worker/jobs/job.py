@@ -21,7 +21,7 @@ from plimsoll.service.worker.jobs.config_keys import number_of_layers
 
 FP8_MIXED = "fp8-mixed"
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed", FP8_MIXED)
-# FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
+# Offload as the planner calls it; FSDP2's CPUOffloadPolicy is that of every state, gradients among them.
 EVERY_STATE = "optimizer+parameters"
 # Megatron-LM's names of parts of a dense layer (planners/jobs/recompute_modules.py).
 LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
@@ -62,7 +62,8 @@ class TraceJob:
     recomputation to that many layers of a stage, `recompute_every` to every so-manieth;
     `recompute_modules` are the parts of each layer that selective recomputation
     computes again, none meaning what the stack does. `data_parallel` ranks are grouped
-    into copies of `shard_group` ranks.
+    into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
+    `gradient_dtype` is the format in which gradients are added up, None the stack's own.
     """
 
     model_name: str
@@ -87,7 +88,9 @@ class TraceJob:
     context_parallel: int = 1
     expert_parallel: int = 1
     activation_offload: bool = False
-    states_on_host: bool = False
+    offload: str = "none"
+    offload_target: str = "cpu"
+    gradient_dtype: str | None = None
     pipeline_schedule: str = ONE_FORWARD_ONE_BACKWARD
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
@@ -95,6 +98,11 @@ class TraceJob:
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
+
+    @property
+    def states_on_host(self) -> bool:
+        """Return whether states wait elsewhere than on the device."""
+        return self.offload != "none"
 
     @property
     def trains_adapters(self) -> bool:

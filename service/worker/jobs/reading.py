@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.questions import Lora
-from plimsoll.service.worker.jobs.job import EVERY_STATE, PipelineStage, TraceJob
+from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 
 
 def read_job(request: Mapping[str, Any]) -> TraceJob:
@@ -28,6 +28,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             accumulation_steps=layout["gradient_accumulation_steps"],
             precision=training.get("precision", "bf16-mixed"),
             optimizer=training.get("optimizer", "adamw"),
+            gradient_dtype=training.get("gradient_dtype"),
             attention=training.get("attention") or "flash",
             kernels=training.get("kernels"),
             recompute=layout["recompute"],
@@ -42,7 +43,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),
-            states_on_host=layout.get("offload", "none") == EVERY_STATE,
+            offload=layout.get("offload", "none"),
+            offload_target=layout.get("offload_target", "cpu"),
             pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
             activation_offload=bool(layout.get("activation_offload", False)),
             **_recompute_parts(training.get("recompute")),

@@ -39,9 +39,10 @@ class SelectiveRecompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What a proof says of the code that ran, or stood in: a stack's engine, its model, its kernels, its experts."""
+    """What a proof says of the code that ran, or stood in: a stack's engine, offload, model, kernels and experts."""
 
     engine: str = ""
+    offload: str = ""
     model: str = ""
     kernels: str = ""
     kernels_on_device: str = ""

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plimsoll.service.worker.recording.host_memory import is_on_host
+from plimsoll.service.worker.recording.host_memory import is_host
 from plimsoll.service.worker.recording.ledger import Kind, Ledger, Piece
 from plimsoll.service.worker.recording.patches import StreamClock, watched_parameter_groups, watched_storage_resizes
 
@@ -90,13 +90,21 @@ class StorageTracker(TorchDispatchMode):
 
     def label(self, tensor: torch.Tensor, kind: Kind, origin: str | None = None) -> None:
         """Say what a tensor's storage is for, recording it if it is new."""
-        self.label_storage(local_tensor(tensor).untyped_storage(), kind, origin)
+        local = local_tensor(tensor)
+        self.label_storage(local.untyped_storage(), kind, origin, device=local.device)
 
-    def label_storage(self, storage: torch.UntypedStorage, kind: Kind, origin: str | None = None) -> None:
-        """Say what a storage is for, recording it if it is new."""
+    def label_storage(
+        self,
+        storage: torch.UntypedStorage,
+        kind: Kind,
+        origin: str | None = None,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        """Say what a storage is for, recording it if it is new; a fake tensor's storage does not know its device."""
         entry = self._live.get(storage._cdata)
         if entry is None:
-            self._record(storage, kind, origin or kind.value)
+            self._record(storage, kind, origin or kind.value, device)
             return
         entry[0].kind = kind
         if origin is not None:
@@ -138,7 +146,7 @@ class StorageTracker(TorchDispatchMode):
             self._take_over(storage, args[0])
         elif entry is None:
             kind = Kind.CAST_PARAMETER if func is CAST and self._is_parameter(args[0]) else self._kind_of(tensor)
-            self._record(storage, kind, func._schema.name)
+            self._record(storage, kind, func._schema.name, tensor.device)
         elif entry[0].requested_bytes != storage.nbytes():
             self._resized(storage)
 
@@ -174,10 +182,12 @@ class StorageTracker(TorchDispatchMode):
                 return Kind.LOGITS
         return KIND_OF_PHASE.get(self._phase, Kind.FORWARD_ACTIVATION)
 
-    def _record(self, storage: torch.UntypedStorage, kind: Kind, origin: str) -> None:
+    def _record(
+        self, storage: torch.UntypedStorage, kind: Kind, origin: str, device: torch.device | None = None
+    ) -> None:
         address = storage._cdata
         piece = self.ledger.allocate(
-            storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current, on_host=is_on_host()
+            storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current, on_host=is_host(device)
         )
         self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 

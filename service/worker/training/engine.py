@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,16 @@ class Making(Protocol):
         """Return the context."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A storage that a stack's own code holds from its making on: what it is for, and on which device it lies."""
+
+    name: str
+    storage: torch.UntypedStorage
+    kind: Kind
+    device: torch.device
+
+
 class Engine(Optimizer, Protocol):
     """An optimizer that takes part in the passes too."""
 
@@ -32,8 +43,8 @@ class Engine(Optimizer, Protocol):
     def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
         """Differentiate the loss of a micro-batch, the step's last or not."""
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
-        """Yield the storages that the engine has made before the first step, and what each is for."""
+    def standing(self) -> Iterator[Standing]:
+        """Yield the storages that the engine has made before the first step."""
 
 
 class OwnRank(Protocol):
@@ -43,8 +54,8 @@ class OwnRank(Protocol):
     def logit_shapes(self) -> frozenset[tuple[int, int]]:
         """Return the rows and columns that mark a tensor as logits."""
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
-        """Yield the storages that have been made before the first step, and what each is for."""
+    def standing(self) -> Iterator[Standing]:
+        """Yield the storages that have been made before the first step."""
 
     def attached(self, making: Making) -> AbstractContextManager[None]:
         """Return the context that names what is allocated in its passes."""

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.tracker import META
-from plimsoll.service.worker.training.engine import Making
+from plimsoll.service.worker.training.engine import Making, Standing
 
 
 class ScalarsOfFakeTensors(TorchDispatchMode):
@@ -35,23 +35,34 @@ class ScalarsOfFakeTensors(TorchDispatchMode):
 
 
 class MadeStorages(TorchDispatchMode):
-    """Remembers every storage that operations make within the block."""
+    """Remembers every storage that operations make within the block, by the name that all of them are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._name = name
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.device.type != META:
                 storage = value.untyped_storage()
-                self._storages[storage._cdata] = weakref.ref(storage)
+                self._storages[storage._cdata] = (weakref.ref(storage), value.device)
         return result
 
-    def living(self) -> Iterator[torch.UntypedStorage]:
-        """Yield the storages that something still holds."""
-        yield from (storage for reference in self._storages.values() if (storage := reference()) is not None)
+    def living(self) -> Iterator[Standing]:
+        """Yield the storages that something still holds, as buffers until more is known of them."""
+        for reference, device in self._storages.values():
+            storage = reference()
+            if storage is not None:
+                yield Standing(name=self._name, storage=storage, kind=Kind.BUFFER, device=device)
+
+
+def all_standing(name: str, held: Any, kind: Kind) -> Iterator[Standing]:
+    """Yield the storages of whatever tensors there are in what is held."""
+    for tensor in tree_leaves(held):
+        if isinstance(tensor, torch.Tensor):
+            yield Standing(name=name, storage=tensor.untyped_storage(), kind=kind, device=tensor.device)
 
 
 def making_method(kind: Kind, making: Making, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -32,15 +32,15 @@ def _torch_optimizer(_job: TraceJob, _model: Any) -> None:
     """Return no engine."""
 
 
-def _first_rank(_job: TraceJob) -> int:
-    return 0
+def _first_rank(_job: TraceJob) -> tuple[int, ...]:
+    return (0,)
 
 
 def _no_rank(job: TraceJob, _stage: PipelineStage) -> AbstractContextManager[OwnRank]:
     raise ValueError(f"{job.framework} has no rank of its own.")
 
 
-def _as_it_is(_job: TraceJob) -> AbstractContextManager[object]:
+def _as_it_is(_job: TraceJob, _rank: int) -> AbstractContextManager[object]:
     return nullcontext()
 
 
@@ -52,8 +52,9 @@ class OwnCode:
     puts products in fp8 in place of the model's, `fuse_layers` kernels of the stack's own in place of its layers'
     operations, for which `dummy_gradients` are what autograd is handed where they add up gradients themselves.
     `engine` returns the optimizer that takes part in the passes, None where there is no such; it is made, and runs, in
-    the context `running`. `rank` says which rank of a stage needs the most memory. `own_rank` is the context of a rank
-    that is all the stack's own, for jobs of which `Stack.runs_own_model` says so; it is entered in fake mode.
+    the context `running` of a rank. `ranks` says which ranks of a stage can need the most memory. `own_rank` is the
+    context of a rank that is all the stack's own, for jobs of which `Stack.runs_own_model` says so; it is entered in
+    fake mode, within `running`.
     """
 
     place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
@@ -61,8 +62,8 @@ class OwnCode:
     fuse_layers: Callable[[Any, TraceJob], None] = _leave_alone
     dummy_gradients: Callable[[Iterable[Any]], list[torch.Tensor]] = _no_gradients
     engine: Callable[[TraceJob, Any], Engine | None] = _torch_optimizer
-    running: Callable[[TraceJob], AbstractContextManager[object]] = _as_it_is
-    rank: Callable[[TraceJob], int] = _first_rank
+    running: Callable[[TraceJob, int], AbstractContextManager[object]] = _as_it_is
+    ranks: Callable[[TraceJob], Sequence[int]] = _first_rank
     own_rank: Callable[[TraceJob, PipelineStage], AbstractContextManager[OwnRank]] = _no_rank
 
 

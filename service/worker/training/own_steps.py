@@ -25,7 +25,7 @@ def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: Pipeline
     first = stage.number * (job.world_size // job.pipeline_parallel)
     with (
         traceable_torch() as clock,
-        own.running(job),
+        own.running(job, first),
         process_group_of(job.world_size, rank=first),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
@@ -33,8 +33,8 @@ def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: Pipeline
         with own.own_rank(job, stage) as rank:
             tracker = StorageTracker(ledger, clock, logit_shapes=rank.logit_shapes)
             ledger.mark(0, STATES)
-            for name, storage, kind in rank.standing():
-                tracker.label_storage(storage, kind, name)
+            for part in rank.standing():
+                tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
             with tracker.watching(), rank.attached(tracker.making):
                 run_until_steady(functools.partial(_run_step, rank, tracker), tracker, report)
             recorded = ledger.so_far()

@@ -46,7 +46,8 @@ class Rank:
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
     `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
-    `keeping` is the context of every forward pass. `engine` is the optimizer where it takes part in the passes.
+    `keeping` is the context of every forward pass. `engine` is the optimizer where it takes part in the passes;
+    it says itself what lies on the host.
     """
 
     model: Any
@@ -139,7 +140,7 @@ def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
         keeping=keeping_activations(job, model),
-        states_on_host=job.states_on_host,
+        states_on_host=job.states_on_host and engine is None,
     )
     rank.dummy_gradients = own.dummy_gradients(rank.chunks)
     return rank

@@ -47,7 +47,7 @@ class Watcher(Protocol):
 
 
 def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage | None = None) -> Ledger:
-    """Run a few steps of a stage's first rank (of the first stage by default) and return what they did to memory."""
+    """Run a few steps of a stage's fullest rank (of the first stage by default) and return what they did to memory."""
     stage = stage or job.deciding_stages[0]
     gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
     if stack.runs_own_model(job):
@@ -56,10 +56,15 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
 
 
 def trace_steps_on_transformers(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> Ledger:
-    """Return what steps of transformers' model did to memory, sharded and trained as the stack would."""
+    """Return what steps of transformers' model, sharded and trained as the stack would, did to the fullest rank."""
+    ledgers = [_traced_rank(job, stack, report, stage, rank) for rank in own_code_of(stack).ranks(job)]
+    return max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
+
+
+def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage, number: int) -> Ledger:
     ledger = Ledger()
-    own = own_code_of(stack)
-    with traceable_torch() as clock, process_group_of(job.world_size, rank=own.rank(job)), own.running(job):
+    running = own_code_of(stack).running(job, number)
+    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running:
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")
@@ -120,8 +125,8 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     with on_host(rank.states_on_host):
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     if rank.engine is not None:
-        for name, storage, kind in rank.engine.standing():
-            tracker.label_storage(storage, kind, name)
+        for part in rank.engine.standing():
+            tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)

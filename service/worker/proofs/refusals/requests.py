@@ -61,15 +61,10 @@ EVERY_PART_IS_READ = Rule(
 )
 
 
-def _offload(asked: Asked) -> str:
-    offload: str = asked.layout.get("offload", "none")
-    return offload
-
-
 OFFLOAD_MOVES_EVERY_STATE = Rule(
-    broken=lambda asked: _offload(asked) not in ("none", EVERY_STATE),
+    broken=lambda asked: not asked.stack.has_own_engine and asked.job.offload not in ("none", EVERY_STATE),
     pointer="/layout/offload",
-    words=lambda asked: f"Offload of {_offload(asked)} alone is not traced: FSDP2's policy moves every state.",
+    words=lambda asked: f"Offload of {asked.job.offload} alone is not traced: FSDP2's policy moves every state.",
 )
 EXPERTS_GET_EQUAL_SHARES = Rule(
     broken=lambda asked: asked.training.get("expert_imbalance", 1.0) != 1.0,
@@ -89,6 +84,13 @@ def _without(part: str) -> Rule:
         pointer=f"/training/{part}",
         words=f"{part} is not traced yet.",
     )
+
+
+GRADIENTS_HAVE_THE_STACKS_FORMAT = Rule(
+    broken=lambda asked: asked.job.gradient_dtype is not None and not asked.stack.has_own_engine,
+    pointer="/training/gradient_dtype",
+    words=lambda asked: f"gradient_dtype is not traced of {asked.job.framework} yet.",
+)
 
 
 def _untraced_family(asked: Asked) -> str:
@@ -189,7 +191,8 @@ RULES: tuple[Rule, ...] = (
     OFFLOAD_MOVES_EVERY_STATE,
     EXPERTS_GET_EQUAL_SHARES,
     GRADIENTS_ARE_NOT_COMPRESSED,
-    *(_without(part) for part in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions")),
+    GRADIENTS_HAVE_THE_STACKS_FORMAT,
+    *(_without(part) for part in ("optimizer_state_dtype", "evaluation", "companions")),
     FAMILY_IS_TRACED,
     _one_of(METHODS, lambda job: job.method, "/training/method"),
     _one_of(PRECISIONS, lambda job: job.precision, "/training/precision"),

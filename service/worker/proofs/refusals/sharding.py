@@ -32,7 +32,7 @@ STAGE_ONE_KEEPS_MASTER_WEIGHTS = Rule(
 def _divides_shapes(asked: Asked) -> bool:
     job, stack = asked.job, asked.stack
     is_divided = is_fully_sharded(job, stack) or keeps_master_weights(job, stack) or job.tensor_parallel > 1
-    return job.optimizer in SHAPED_OPTIMIZERS and is_divided
+    return job.optimizer in SHAPED_OPTIMIZERS and is_divided and not stack.has_own_engine
 
 
 SHAPES_STAY_WHOLE = Rule(
@@ -53,15 +53,16 @@ CHUNKS_STAY_GATHERED = Rule(
 def _offloads_otherwise(asked: Asked) -> bool:
     job = asked.job
     is_plain = job.expert_parallel == job.pipeline_parallel == job.context_parallel == 1 and job.method != "qlora"
-    return job.states_on_host and not (is_fully_sharded(job, asked.stack) and is_plain)
+    is_moved_so = is_fully_sharded(job, asked.stack) and is_plain
+    return job.states_on_host and not (is_moved_so or asked.stack.has_own_engine)
 
 
 STATES_ON_THE_HOST_ARE_SHARDS = Rule(
     broken=_offloads_otherwise,
     pointer="/layout/offload",
     words=(
-        "States on the host are traced as FSDP2's CPUOffloadPolicy has them, without pipelines, experts or "
-        "sequences over several ranks and without 4-bit weights."
+        "States on the host are traced where a stack's own engine moves them, and as FSDP2's CPUOffloadPolicy has "
+        "them, without pipelines, experts or sequences over several ranks and without 4-bit weights."
     ),
 )
 RULES = (

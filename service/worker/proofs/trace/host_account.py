@@ -10,6 +10,7 @@ from plimsoll.planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRO
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
+from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.ledger import Ledger
 
 WAYS = {
@@ -42,14 +43,15 @@ def traced_host_bytes(job: TraceJob, ledgers: Sequence[Ledger]) -> dict[str, Any
     return {"host_bytes": fullest.allocated_bytes, "host_kinds": fullest.bytes_by_kind()}
 
 
-def host_notes(job: TraceJob) -> list[str]:
+def host_notes(job: TraceJob, stack: Stack) -> list[str]:
     """Return by which rules memory is told apart, and what is not counted."""
     notes = []
     if job.activation_offload:
         notes.append(WAYS[load_profile(job.framework).can.activation_offload])
     if job.states_on_host:
         notes.append(
-            "Parameters, gradients and optimizer states lie on the host, as FSDP2's CPUOffloadPolicy has them."
+            stack.notes.offload
+            or "Parameters, gradients and optimizer states lie on the host, as FSDP2's CPUOffloadPolicy has them."
         )
     if job.optimizer in KERNEL_RULES:
         notes.append(

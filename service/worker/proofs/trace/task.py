@@ -101,7 +101,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "largest_live": largest_owners(peak),
         "sampled_layers": list(worst.sampled_layers),
         "extrapolated": any(trace.sampled_layers for trace in traces),
-        "notes": step_notes(job, stack, on_device=False) + host_notes(job) + sampling_notes(traces),
+        "notes": step_notes(job, stack, on_device=False) + host_notes(job, stack) + sampling_notes(traces),
     }
 
 

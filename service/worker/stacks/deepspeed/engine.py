@@ -10,15 +10,25 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from plimsoll.service.stacks.deepspeed.launch import optimizer_section, zero_section
+from plimsoll.service.stacks.deepspeed.launch import (
+    gradient_section,
+    optimizer_section,
+    precision_section,
+    zero_section,
+)
 from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.recording.host_memory import HOST
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.stacks.deepspeed.runnable import load_deepspeed
-from plimsoll.service.worker.training.engine import Making
-from plimsoll.service.worker.training.foreign_code import MadeStorages, ScalarsOfFakeTensors, making_method
+from plimsoll.service.worker.training.engine import Making, Standing
+from plimsoll.service.worker.training.foreign_code import (
+    MadeStorages,
+    ScalarsOfFakeTensors,
+    all_standing,
+    making_method,
+)
 
-OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED = 1, 2
 # After the second micro-batch of a step nothing is new.
 MOST_MICRO_BATCHES = 2
 # What the methods of DeepSpeed's classes allocate; classes by their module in deepspeed.runtime.
@@ -28,9 +38,14 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
         "setup_buckets": Kind.COMMUNICATION,
         "average_tensor": Kind.COMMUNICATION,
         "copy_grads_in_partition": Kind.GRADIENT,
+        "set_norm_for_param_grad_in_gpu": Kind.COMMUNICATION,
+        "async_inplace_copy_grad_to_fp32_buffer_from_gpu": Kind.COMMUNICATION,
+        "_build_compact_grad_partition_buffer": Kind.GRADIENT,
+        "get_flat_partition": Kind.OPTIMIZER_TEMPORARY,
     },
     "zero.stage3.DeepSpeedZeroOptimizer_Stage3": {
         "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads": Kind.COMMUNICATION,
+        "_muon_update_sub_group": Kind.OPTIMIZER_TEMPORARY,
         "_post_step": Kind.GATHERED_PARAMETER,
     },
     "zero.partitioned_param_coordinator.PartitionedParameterCoordinator": {
@@ -43,29 +58,36 @@ STANDING: Mapping[str, Kind] = {
     "fp16_groups_flat": Kind.PARAMETER,
     "fp16_partitioned_groups_flat": Kind.PARAMETER,
     "fp32_groups_flat": Kind.OPTIMIZER_STATE,
+    "fp32_groups": Kind.OPTIMIZER_STATE,
     "single_partition_of_fp32_groups": Kind.OPTIMIZER_STATE,
     "fp32_partitioned_groups_flat": Kind.OPTIMIZER_STATE,
+    # Of the optimizer that stage 1 has over gradients in fp32 (runtime/bf16_optimizer.py).
+    "bf16_groups_flat": Kind.PARAMETER,
+    "fp32_groups_flat_partition": Kind.OPTIMIZER_STATE,
+    "fp32_groups_gradients_flat": Kind.GRADIENT,
     "grad_partitions_flat_buffer": Kind.GRADIENT,
+    "param_groups_fp16_flat_cpu_memory": Kind.PARAMETER,
+    "param_buffer_of_bit16_for_cpu_offload_groups": Kind.COMMUNICATION,
+    "temp_grad_buffer_for_cpu_offload": Kind.COMMUNICATION,
+    "temp_grad_buffer_for_gpu_offload": Kind.COMMUNICATION,
 }
 
 
-def heaviest_rank(job: TraceJob) -> int:
-    """Return the rank that needs the most memory.
-
-    At stages 1 and 2 that is the last: a rank keeps whole gradients of what its part touches, and those of the last
-    layers come when all that the forward pass saved is still there.
-    """
-    return job.world_size - 1 if job.zero_stage in (OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED) else 0
-
-
 def engine_config(job: TraceJob) -> dict[str, Any]:
-    """Return DeepSpeed's config of a job, with the sizes that its launch file names."""
+    """Return DeepSpeed's config of a job, as its launch file has it, with no more micro-batches than are traced."""
     return {
         "train_micro_batch_size_per_gpu": job.micro_batch_size,
         "gradient_accumulation_steps": min(job.accumulation_steps, MOST_MICRO_BATCHES),
-        "zero_optimization": zero_section(job.framework, job.zero_stage),
+        "zero_optimization": zero_section(
+            job.framework,
+            job.zero_stage,
+            optimizer=job.optimizer,
+            offload=job.offload,
+            offload_target=job.offload_target,
+        ),
+        **precision_section(job.precision),
         **optimizer_section(job.optimizer),
-        "fp16" if job.precision == "fp16-mixed" else "bf16": {"enabled": True},
+        **gradient_section(job.gradient_dtype),
     }
 
 
@@ -74,8 +96,9 @@ class DeepSpeedEngine:
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._made = MadeStorages()
-        with _in_place(model), ScalarsOfFakeTensors(), self._made:
+        self._made = MadeStorages("DeepSpeed's own")
+        # What DeepSpeed makes without a word of where lies on the host.
+        with _in_place(model), HOST, ScalarsOfFakeTensors(), self._made:
             self._engine, self._optimizer, *_ = load_deepspeed().initialize(
                 model=model, model_parameters=learning, config=engine_config(job)
             )
@@ -114,24 +137,26 @@ class DeepSpeedEngine:
         """Yield the fp32 copies and the optimizer's states."""
         for attribute, kind in STANDING.items():
             if kind is Kind.OPTIMIZER_STATE:
-                yield from (("fp32 copy", copy) for copy in getattr(self._optimizer, attribute, ()))
+                yield from (("fp32 copy", copy) for copy in tree_leaves(getattr(self._optimizer, attribute, ())))
         for state in self._optimizer.optimizer.state.values():
             yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+        # Muon's momentum of a step that may yet be discarded.
+        for staged, _partition in getattr(self._optimizer, "_muon_pending_momentum", {}).values():
+            yield "staged momentum", staged
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+    def standing(self) -> Iterator[Standing]:
         """Yield what lives of what the engine's making has allocated, and what each is for."""
-        for storage in self._made.living():
-            yield "DeepSpeed's own", storage, Kind.BUFFER
+        yield from self._made.living()
         for bucket in getattr(self._optimizer, "ipg_buckets", {}).values():
-            for tensor in tree_leaves(bucket.buffer):
-                yield "reduction's bucket", tensor.untyped_storage(), Kind.COMMUNICATION
+            yield from all_standing("reduction's bucket", bucket.buffer, Kind.COMMUNICATION)
         for attribute, kind in STANDING.items():
-            for tensor in tree_leaves(getattr(self._optimizer, attribute, ())):
-                yield attribute, tensor.untyped_storage(), kind
+            held = getattr(self._optimizer, attribute, ())
+            yield from all_standing(attribute, held, kind)
+            gradients = [tensor.grad for tensor in tree_leaves(held) if isinstance(tensor, torch.Tensor)]
+            yield from all_standing("fp32 gradient", gradients, Kind.GRADIENT)
         for parameter in self._engine.module.parameters():
-            yield "parameter", parameter.data.untyped_storage(), Kind.PARAMETER
-            if hasattr(parameter, "ds_tensor"):
-                yield "parameter's partition", parameter.ds_tensor.untyped_storage(), Kind.PARAMETER
+            yield from all_standing("parameter", parameter.data, Kind.PARAMETER)
+            yield from all_standing("parameter's partition", getattr(parameter, "ds_tensor", None), Kind.PARAMETER)
 
 
 @contextlib.contextmanager

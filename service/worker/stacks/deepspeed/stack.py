@@ -16,9 +16,14 @@ STACK = Stack(
     own_engine="deepspeed",
     notes=Notes(
         engine=(
-            "DeepSpeed's own engine ran, with the sizes that the plan's launch file names: as the last rank at stages "
-            "1 and 2, and without its optimizers' fused kernels, which only a GPU has and which allocate nothing."
-        )
+            "DeepSpeed's own engine ran, with the sizes that the plan's launch file names: at stages 1 and 2 as each "
+            "rank that can need the most, and without its optimizers' kernels, which allocate nothing. What it "
+            "compiles, Muon's iterations, ran operation by operation."
+        ),
+        offload=(
+            "DeepSpeed's own engine moves the states between the device and its host, copies and pinned buffers "
+            "included; what it writes to drives is written to no file."
+        ),
     ),
     rules={Subject.SHARDING: RULES_OF_THE_ENGINE},
     own_code=f"{__package__}.own_code",

@@ -34,7 +34,7 @@ def _fuse_layers(model: Any, job: TraceJob) -> None:
         gather_again(model)
 
 
-def _running(job: TraceJob) -> AbstractContextManager[object]:
+def _running(job: TraceJob, _rank: int) -> AbstractContextManager[object]:
     if runs_megatron_core(job):
         load_megatron()  # before the fake mode, in which a module's own tensors would be fake for good
     return nullcontext()

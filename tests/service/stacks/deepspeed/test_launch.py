@@ -76,6 +76,17 @@ def test_only_what_is_offloaded_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch):
     assert "buffer_count" not in written(launch("deepspeed", offload="optimizer"))["zero_optimization"]
 
 
+def test_muon_at_stage_3_reduces_without_a_scatter(monkeypatch: pytest.MonkeyPatch):
+    # stage3.py: "Muon and reduce scatter cannot be used together".
+    asked = {"optimizer": "muon"}
+    assert not parsed(
+        launch("deepspeed", data_parallel=8, zero_stage=3, asked=asked), monkeypatch
+    ).zero_config.reduce_scatter
+    assert parsed(
+        launch("deepspeed", data_parallel=8, zero_stage=2, asked=asked), monkeypatch
+    ).zero_config.reduce_scatter
+
+
 def test_half_precision_scales_its_loss(monkeypatch: pytest.MonkeyPatch):
     found = parsed(launch("deepspeed", data_parallel=8, asked={"precision": "fp16-mixed"}), monkeypatch)
     assert found.float16_config.enabled
@@ -90,7 +101,7 @@ def test_full_precision_is_neither_of_both(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_gradients_are_accumulated_in_the_dtype_asked_for(monkeypatch: pytest.MonkeyPatch):
-    found = parsed(launch("deepspeed", data_parallel=8, asked={"gradient_dtype": "fp32"}), monkeypatch)
+    found = parsed(launch("deepspeed", data_parallel=8, zero_stage=2, asked={"gradient_dtype": "fp32"}), monkeypatch)
     assert found.grad_accum_dtype == "fp32"
 
 
@@ -125,6 +136,7 @@ def test_an_optimizer_that_deepspeed_has_not_tested_under_zero_is_allowed(
         (launch("deepspeed", offload="optimizer", asked={"optimizer": "muon"}), "no optimizer muon that runs on"),
         (launch("deepspeed", asked={"optimizer_state_dtype": "bf16"}), "optimizer states in fp32, not in bf16"),
         (launch("deepspeed", asked={"gradient_dtype": "int8"}), "cannot be int8"),
+        (launch("deepspeed", zero_stage=0, asked={"gradient_dtype": "fp32"}), "the model's own format, not in fp32"),
         (launch("deepspeed", recompute="full", recompute_layers=4), "Recompute of 4 layers alone"),
     ],
 )

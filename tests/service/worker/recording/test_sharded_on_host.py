@@ -11,7 +11,7 @@ TENSORS = 9 * 2 + 3
 
 @pytest.fixture(scope="module")
 def offloaded():
-    return traced(states_on_host=True)
+    return traced(offload="optimizer+parameters")
 
 
 def at_update(ledger, *, on_host):

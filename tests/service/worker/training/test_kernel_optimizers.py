@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from plimsoll.service.worker.recording.host_memory import is_on_host, on_host
+from plimsoll.service.worker.recording.host_memory import is_host, on_host
 from plimsoll.service.worker.training.kernel_optimizers import LEAST_8BIT_ELEMENTS, KernelOptimizer
 
 
@@ -49,14 +49,14 @@ def test_lion_has_one_state():
 def test_paged_states_are_the_host_s_from_100_000_elements_on(monkeypatch, elements, there):
     seen = []
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *args, **named: (seen.append(is_on_host()), empty(*args, **named))[1])
+    monkeypatch.setattr(torch, "empty", lambda *args, **named: (seen.append(is_host()), empty(*args, **named))[1])
     states("paged-adamw", elements)
     assert seen == [there, there]
 
 
 def test_the_device_s_memory_is_the_one_outside_the_block():
     with on_host():
-        assert is_on_host()
+        assert is_host()
         with on_host(False):
-            assert not is_on_host()
-    assert not is_on_host()
+            assert not is_host()
+    assert not is_host()

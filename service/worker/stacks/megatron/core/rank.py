@@ -23,8 +23,8 @@ from plimsoll.service.worker.stacks.megatron.core.arguments import (
     padded_vocabulary,
     transformer_config,
 )
-from plimsoll.service.worker.training.engine import Making
-from plimsoll.service.worker.training.foreign_code import MadeStorages, making_method, names_given
+from plimsoll.service.worker.training.engine import Making, Standing
+from plimsoll.service.worker.training.foreign_code import MadeStorages, all_standing, making_method, names_given
 from plimsoll.service.worker.training.parallel.pipeline import traced_micro_batches
 from plimsoll.service.worker.training.parallel.ring_attention import context_mesh
 
@@ -37,7 +37,7 @@ class MegatronRank:
 
     def __init__(self, job: TraceJob, stage: PipelineStage) -> None:
         self._job, self._stage = job, stage
-        self._made = MadeStorages()
+        self._made = MadeStorages("Megatron-Core's own")
         with self._made:
             self._config = transformer_config(job)
             self._chunks = _wrapped(job, self._config, _models(job, self._config, stage))
@@ -61,19 +61,18 @@ class MegatronRank:
         """Return the rows and columns of a rank's logits."""
         return frozenset({(self._job.micro_batch_tokens, padded_vocabulary(self._job) // self._job.tensor_parallel)})
 
-    def standing(self) -> Iterator[tuple[str, torch.UntypedStorage, Kind]]:
+    def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
-        for storage in self._made.living():
-            yield "Megatron-Core's own", storage, Kind.BUFFER
+        yield from self._made.living()
         for chunk in self._chunks:
             for name, parameter in chunk.named_parameters():
-                yield name, parameter.data.untyped_storage(), Kind.PARAMETER
+                yield from all_standing(name, parameter.data, Kind.PARAMETER)
             for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
-                yield "gradients", buffer.grad_data.untyped_storage(), Kind.GRADIENT
+                yield from all_standing("gradients", buffer.grad_data, Kind.GRADIENT)
         for name, state in self.named_states():
-            yield name, state.untyped_storage(), Kind.OPTIMIZER_STATE
+            yield from all_standing(name, state, Kind.OPTIMIZER_STATE)
         for name, tensor in self._batch.items():
-            yield name, tensor.untyped_storage(), Kind.INPUT
+            yield from all_standing(name, tensor, Kind.INPUT)
 
     def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the fp32 copies and the optimizer's states."""

@@ -54,8 +54,14 @@ OF_REQUESTS = (
     Example(
         rule=requests.OFFLOAD_MOVES_EVERY_STATE,
         pointer="/layout/offload",
-        broken={"layout": {"offload": "optimizer"}},
-        obeyed={"layout": {"offload": "optimizer+parameters"}},
+        broken={"offload": "optimizer"},
+        obeyed={"offload": "optimizer+parameters"},
+    ),
+    Example(
+        rule=requests.GRADIENTS_HAVE_THE_STACKS_FORMAT,
+        pointer="/training/gradient_dtype",
+        broken={"gradient_dtype": "fp32"},
+        obeyed={"framework": "deepspeed", "zero_stage": 2, "gradient_dtype": "fp32"},
     ),
     Example(
         rule=requests.EXPERTS_GET_EQUAL_SHARES,
@@ -71,7 +77,7 @@ OF_REQUESTS = (
     ),
     *(
         _of_request(f"/training/{part}", {"training": {part: "bf16"}}, {"training": {part: None}})
-        for part in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions")
+        for part in ("optimizer_state_dtype", "evaluation", "companions")
     ),
     Example(
         rule=requests.FAMILY_IS_TRACED,
@@ -160,8 +166,8 @@ OF_SHARDING = (
     Example(
         rule=sharding.STATES_ON_THE_HOST_ARE_SHARDS,
         pointer="/layout/offload",
-        broken={"states_on_host": True, "method": "qlora"},
-        obeyed={"states_on_host": True},
+        broken={"offload": "optimizer+parameters", "method": "qlora"},
+        obeyed={"offload": "optimizer+parameters"},
     ),
 )
 OF_FAMILIES = (
@@ -343,10 +349,22 @@ OF_STACKS_THEMSELVES = (
         obeyed={"framework": "deepspeed"},
     ),
     Example(
-        rule=of_deepspeed.NOTHING_IS_OFFLOADED,
-        pointer="/layout/offload",
+        rule=of_deepspeed.ACTIVATIONS_STAY,
+        pointer="/layout/activation_offload",
         broken={"framework": "deepspeed", "activation_offload": True},
-        obeyed={"framework": "deepspeed"},
+        obeyed={"framework": "deepspeed", "offload": "optimizer+parameters"},
+    ),
+    Example(
+        rule=of_deepspeed.GRADIENTS_HAVE_A_FORMAT_OF_ITS_OWN,
+        pointer="/training/gradient_dtype",
+        broken={"framework": "deepspeed", "zero_stage": 0, "gradient_dtype": "fp32"},
+        obeyed={"framework": "deepspeed", "zero_stage": 0, "gradient_dtype": "bf16"},
+    ),
+    Example(
+        rule=of_deepspeed.CONFIG_NAMES_THE_OPTIMIZER,
+        pointer="/training/optimizer",
+        broken={"framework": "deepspeed", "optimizer": "adafactor"},
+        obeyed={"framework": "deepspeed", "optimizer": "muon"},
     ),
 )
 OF_DEVICES = (

@@ -15,7 +15,7 @@ def test_a_plain_job_runs():
         ({"method": "qlora"}, "/training/method"),
         ({"optimizer": "lion"}, "/training/optimizer"),
         ({"framework": "fsdp2", "precision": "fp8-mixed"}, "/training/precision"),
-        ({"states_on_host": True}, "/layout/offload"),
+        ({"offload": "optimizer+parameters"}, "/layout/offload"),
         ({"activation_offload": True}, "/layout/activation_offload"),
     ],
 )

@@ -10,7 +10,7 @@ from plimsoll.service.worker.proofs.refusals.every import refuse
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
-from tests.service.worker.cases import asked, job, requested_bytes, traced
+from tests.service.worker.cases import LLAMA, asked, job, requested_bytes, traced
 
 # Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.
 ELEMENTS = 105_408
@@ -91,6 +91,26 @@ def test_without_zero_an_optimizer_that_is_not_adam_updates_one_gradient_after_t
     assert requested_bytes(zero(0, optimizer="lion"), Kind.OPTIMIZER_TEMPORARY) < 8 * ELEMENTS
 
 
+def test_muon_has_one_momentum_of_the_layers_matrices_and_adam_two_of_the_rest():
+    matrices = 2 * (12_288 + 33_792)
+    rest = ELEMENTS - matrices
+    states = requested_bytes(zero(0, optimizer="muon"), Kind.OPTIMIZER_STATE)
+    assert states == 4 * ELEMENTS + 4 * matrices + 8 * rest
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_divided_muon_stages_its_momentum_in_16_bits_beside_the_one_that_it_keeps(stage):
+    # Muon sorts matrices by their shapes, the largest first: a part of 23,040 touches three of 176 x 64.
+    matrices, touched = 92_160, 3 * 11_264
+    rest = ELEMENTS - matrices
+    states = requested_bytes(zero(stage, optimizer="muon"), Kind.OPTIMIZER_STATE)
+    assert states == 4 * PART + 2 * 2 * touched + 8 * rest // 4
+
+
+def test_muon_runs_over_parts_of_parameters():
+    assert requested_bytes(zero(3, optimizer="muon"), Kind.OPTIMIZER_TEMPORARY) > 0
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_deepspeed_is_given_to_run_is_taken_back(stage):
     before = dict(os.environ), torch.nn.functional.linear
@@ -104,12 +124,70 @@ def test_what_deepspeed_is_given_to_run_is_taken_back(stage):
     ("changes", "pointer"),
     [
         ({"precision": "fp32"}, "/training/precision"),
-        ({"states_on_host": True}, "/layout/offload"),
-        ({"activation_offload": True}, "/layout/offload"),
-        ({"optimizer": "muon"}, "/training/optimizer"),
+        ({"activation_offload": True}, "/layout/activation_offload"),
+        ({"optimizer": "adafactor"}, "/training/optimizer"),
     ],
 )
 def test_what_is_not_traced_of_deepspeed_says_so(changes, pointer):
     with pytest.raises(NotYetAvailable) as refusal:
         refuse(asked(framework="deepspeed", **changes), on_device=False)
     assert refusal.value.pointer == pointer
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_of_fp32_stand_as_a_part(stage):
+    assert requested_bytes(zero(stage, gradient_dtype="fp32"), Kind.GRADIENT) >= 4 * PART
+
+
+def test_gradients_of_fp32_stand_whole_at_stage_1():
+    assert requested_bytes(zero(1, gradient_dtype="fp32"), Kind.GRADIENT) >= 4 * ELEMENTS
+
+
+def test_deepspeed_prints_nothing_of_the_worker_s_memory(capsys):
+    zero(1, gradient_dtype="fp32", accumulation_steps=1)
+    assert capsys.readouterr().out == ""
+
+
+def on_host(ledger, *kinds):
+    """Return the host's unrounded bytes of some kinds at its peak in the last update."""
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "optimizer"]
+    return sum(piece.requested_bytes for piece in ledger.peak(*ranges[-1], on_host=True).live if piece.kind in kinds)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_an_offloaded_optimizer_has_its_states_and_its_gradients_in_fp32_on_the_host(stage):
+    ledger = zero(stage, offload="optimizer")
+    assert on_host(ledger, Kind.OPTIMIZER_STATE) == 12 * PART
+    assert on_host(ledger, Kind.GRADIENT) == 4 * PART
+    assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 0
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_an_offloaded_optimizer_has_pinned_buffers_of_its_part_and_of_the_largest_gradient(stage):
+    # The part in 16 bits on its way back, and a gradient of up to 176 x 64 elements.
+    assert on_host(zero(stage, offload="optimizer"), Kind.COMMUNICATION) == 2 * PART + 2 * 176 * 64
+
+
+def test_gradients_of_stage_2_wait_whole_on_the_host_between_micro_batches():
+    ledger = zero(2, offload="optimizer", accumulation_steps=2)
+    # Of every tensor that the last part touches: head, norm, and of the last layer its norms, down and up.
+    assert on_host(ledger, Kind.GRADIENT) == 4 * PART + 2 * (6464 + 64 + 128 + 2 * 11264)
+
+
+def test_stage_3_has_gradients_in_both_formats_on_the_host():
+    assert on_host(zero(3, offload="optimizer"), Kind.GRADIENT) == (2 + 4) * PART
+
+
+def test_offloaded_parameters_leave_their_parts_on_the_host():
+    ledger = zero(3, offload="optimizer+parameters")
+    assert on_host(ledger, Kind.PARAMETER) == 2 * PART
+    assert requested_bytes(ledger, Kind.PARAMETER) == 0
+
+
+def test_an_optimizer_on_drives_leaves_four_buffers_of_its_part_on_the_host():
+    # Less than a mebibyte is not swapped: 4 x 10^5 elements a rank are.
+    config = LLAMA | {"vocab_size": 20_000}
+    ledger = zero(3, offload="optimizer", offload_target="nvme", config=config)
+    assert on_host(ledger, Kind.OPTIMIZER_STATE) == 0
+    part = 26_352 + 2 * (20_000 - 101) * 64 // 4
+    assert on_host(ledger, Kind.BUFFER) == pytest.approx(4 * 4 * part, rel=0.01)
