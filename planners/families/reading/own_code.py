@@ -133,7 +133,7 @@ def _dropouts(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
 
 def _scores(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
     """Return what writes down how eager attention treats its scores; None where it does as Llama's."""
-    changes = {
+    changes: dict[str, Any] = {
         "caps_scores": bool(config.get(SCORE_CAP_KEY, code.score_cap)),
         "drops_out": bool(config.get(code.score_dropout_key, code.score_dropout)),
         "softmax_in_fp32": code.softmax_in_fp32,
