@@ -25,8 +25,8 @@ WORK = frozenset({"activations", "logits"})
 FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
 LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
 
-
 NOWHERE: FloatArray = np.zeros(())
+NOTHING_ADDED: tuple[FloatArray | None, FloatArray] = (None, NO_BYTES)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +59,7 @@ class Step:
         # Whether more may be held than has been looked at.
         self._has_grown = False
         # What was added last to either sum, and the sum before it.
-        self._added: list[tuple[FloatArray, FloatArray] | None] = [None, None]
+        self._added = [NOTHING_ADDED, NOTHING_ADDED]
         self._is_quiet = False
         # 1 in the layouts in which things happen and 0 elsewhere; None for all.
         self._within: FloatArray | None = None
@@ -200,7 +200,7 @@ class Step:
         for place, (now, then) in enumerate(zip(self._sums, before, strict=True)):
             if now is not then:
                 of_all = more * (now - then)
-                self._sums[place], self._added[place] = now + of_all, None
+                self._sums[place], self._added[place] = now + of_all, NOTHING_ADDED
                 added = of_all if added is NO_BYTES else added + of_all
         within, self._most = self._most, outer
         if not self._is_quiet:
@@ -233,9 +233,9 @@ class Step:
         place = held.item in WORK
         if not self._is_quiet:
             self._look(place, falls=True)
-        added, self._added[place] = self._added[place], None
-        is_last = added is not None and added[0] is amount
-        self._sums[place] = added[1] if is_last else self._sums[place] - amount
+        last, before = self._added[place]
+        self._sums[place] = before if last is amount else self._sums[place] - amount
+        self._added[place] = NOTHING_ADDED
 
     def _look(self, place: int, *, falls: bool) -> None:
         """Look at what is held before a sum changes, if it is more than before and more than after."""
