@@ -41,6 +41,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     first, head = _vocabulary(asked, has_own_units=has_own_units)
     waiting = waiting_micro_batch(asked)
     others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
+    summed = _summed_at_first(asked)
     is_fused = layouts.fused_cross_entropy & rows.has_head
     message = np.ceil(active.p2p_message)
     head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
@@ -60,7 +61,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
         closes_before_loss=traffic.vocabulary_units,
         others=some(others),
-        later=_later(asked, stays, others, waiting),
+        later=_later(asked, stays, others, waiting, summed),
         message=message,
         embedded=some(np.ceil(_embedded(asked))),
         received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
@@ -81,12 +82,14 @@ def sharded_stage(asked: Question) -> ShardedStage:
         is_tied=mask_of(is_tied),
         cut_embedding=some(np.where(is_split, table, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
-        summed_at_first=_summed_at_first(asked),
+        summed_at_first=summed,
         head_casts=_head_casts(asked),
     )
 
 
-def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray) -> tuple[LaterPass, ...]:
+def _later(
+    asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray, summed: FloatArray
+) -> tuple[LaterPass, ...]:
     """Return the passes of later micro-batches that can be the worst.
 
     One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums. Of an interleaved
@@ -99,8 +102,7 @@ def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: Float
     fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
     goes_round_once = _goes_round_once(asked)
     passes = [
-        LaterPass(mask_of(has_later & ~goes_round_once), fewer, ALL_SUMS),
-        LaterPass(mask_of(has_later & goes_round_once), others, 1.0 / chunks),
+        LaterPass(mask_of(has_later), np.where(goes_round_once, others, fewer), summed),
         LaterPass(
             mask_of(has_later & goes_round_once),
             np.ceil(np.maximum(micro_batches / chunks - 1.0, 0.0) * waiting),

@@ -105,7 +105,7 @@ def _layer(
     if experts is not None:
         before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
         before_experts = np.where(expert_units, before, 0.0)
-    is_none = layouts.recompute == NONE
+    is_none, runs_again = layouts.recompute == NONE, _runs_experts_again(asked)
     return LayerOnRank(
         unit=unit,
         experts=experts,
@@ -117,10 +117,8 @@ def _layer(
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
         beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
-        at_experts_again=np.where(_runs_experts_again(asked), np.ceil(backward.at_combine + message), 0.0),
-        experts_gathered_again=NO_BYTES
-        if experts is None
-        else np.where(_runs_experts_again(asked), experts.buffer, 0.0),
+        at_experts_again=some(np.where(runs_again, np.ceil(backward.at_combine + message), 0.0)),
+        experts_gathered_again=NO_BYTES if experts is None else some(np.where(runs_again, experts.buffer, 0.0)),
         at_experts_reduced=np.ceil(backward.at_expert_reduction),
         beside_reduction=_whole(_beside_reduced_experts(asked, held, backward, recomputed))
         if experts is not None

@@ -165,7 +165,12 @@ class RecordedStep(Step):
         return amount if self._happens() else NO_BYTES
 
     def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:  # noqa: ARG002
-        change = int(amount)
+        self._write(held, int(amount))
+
+    def _let_go(self, held: Held, amount: FloatArray) -> None:
+        self._write(held, -int(amount))
+
+    def _write(self, held: Held, change: int) -> None:
         if not change:
             return
         self._held[held.item] += change

@@ -25,8 +25,8 @@ WORK = frozenset({"activations", "logits"})
 FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gradient reduction", "optimizer step"
 LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
 
-
 NOWHERE: FloatArray = np.zeros(())
+NOTHING_ADDED: tuple[FloatArray | None, FloatArray] = (None, NO_BYTES)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,8 @@ class Held:
 class Step:
     """Adds up what is held of many layouts at once, and remembers the most.
 
-    Sums of `WORK` and of all else are apart: the most of one is looked for while the other stays as it is.
+    Sums of `WORK` and of all else are apart: the most of one is looked for while the other stays as it is, and only as
+    something is let go of, since all that is taken makes it more.
     """
 
     def __init__(self) -> None:
@@ -55,11 +56,16 @@ class Step:
         self._highest: list[FloatArray | None] = [None, None]
         self._most = NO_BYTES
         self._last_changed = 0
+        # Whether more may be held than has been looked at.
         self._has_grown = False
+        # What was added last to either sum, and the sum before it.
+        self._added = [NOTHING_ADDED, NOTHING_ADDED]
         self._is_quiet = False
         # 1 in the layouts in which things happen and 0 elsewhere; None for all.
         self._within: FloatArray | None = None
         self._carried: list[Held] = []
+        # Arrays by the identities of what they were made of; those are kept, so that no other array gets one of them.
+        self._known: dict[tuple[int, int], tuple[FloatArray, object, object]] = {}
 
     @property
     def peak(self) -> FloatArray:
@@ -88,7 +94,7 @@ class Step:
                 else:
                     let_go = self._here(held.amount)
                     held.amount = held.amount - let_go
-                self._change(held, -let_go, falls=True)
+                self._let_go(held, let_go)
 
     def grow(self, held: Held, amount: FloatArray) -> None:
         """Let a piece become so much larger."""
@@ -102,7 +108,7 @@ class Step:
         less = self._here(amount)
         if less is not NO_BYTES:
             held.amount = held.amount - less
-            self._change(held, -less, falls=True)
+            self._let_go(held, less)
 
     def leave(self, *pieces: Held) -> None:
         """Leave pieces behind when the step is over; a recorded step asks for all others (`record.py`)."""
@@ -120,20 +126,22 @@ class Step:
         """Let a piece become as large as this, in one event."""
         if amount is held.amount or self._within is NOWHERE:
             return
-        more = self._here(amount - held.amount)
-        held.amount = held.amount + more
+        if self._within is held.within:
+            before, held.amount = held.amount, self._here(amount)
+            more = held.amount - before
+        else:
+            more = self._here(amount - held.amount)
+            held.amount = held.amount + more
         self._change(held, more, falls=True)
 
-    @contextmanager
-    def where(self, mask: Mask) -> Iterator[None]:
+    def where(self, mask: Mask) -> _Where:
         """Let what happens meanwhile happen in these layouts alone."""
         outer = self._within
         if mask is False or outer is NOWHERE:
-            self._within = NOWHERE
-        elif mask is not True:
-            self._within = mask if outer is None else outer * mask
-        yield
-        self._within = outer
+            return _Where(self, NOWHERE)
+        if mask is True:
+            return _Where(self, outer)
+        return _Where(self, mask if outer is None else self._both(outer, mask))
 
     @contextmanager
     def quiet(self, is_quiet: bool = True) -> Iterator[None]:
@@ -157,10 +165,24 @@ class Step:
 
     def moments(self, moments: Sequence[Moment], *, unsaved: FloatArray = NO_BYTES) -> None:
         """Hold one after the other what a layer holds at each of some moments, `unsaved` less of its activations."""
-        most = without(moments[0].activations, unsaved) + moments[0].gradients
-        for moment in moments[1:]:
-            most = np.maximum(most, without(moment.activations, unsaved) + moment.gradients)
-        self.drop(self.take("activations", "layer at work", most))
+        self.drop(self.take("activations", "layer at work", self._most_of(moments, unsaved)))
+
+    def _most_of(self, moments: Sequence[Moment], unsaved: FloatArray) -> FloatArray:
+        """Return the most that is held at any of the moments; layers of a kind ask for it again and again."""
+        key = (id(moments), id(unsaved))
+        if key not in self._known:
+            most = without(moments[0].activations, unsaved) + moments[0].gradients
+            for moment in moments[1:]:
+                most = np.maximum(most, without(moment.activations, unsaved) + moment.gradients)
+            self._known[key] = (most, moments, unsaved)
+        return self._known[key][0]
+
+    def _both(self, outer: FloatArray, mask: FloatArray) -> FloatArray:
+        """Return the layouts of two masks, the same array whenever it is asked for."""
+        key = (id(outer), id(mask))
+        if key not in self._known:
+            self._known[key] = (outer * mask, outer, mask)
+        return self._known[key][0]
 
     def _each_between(self, group: Sequence[Layer], count: IntArray) -> Iterator[Layer]:
         """Yield the layers of one group, and let what they did be done for all groups between the ends.
@@ -170,19 +192,19 @@ class Step:
         """
         self._fold()
         before, outer, self._most = list(self._sums), self._most, NO_BYTES
-        self._has_grown = not self._is_quiet
         carried = [held.amount for held in self._carried]
         yield from group
         self._fold()
         more = np.maximum(count - Part.MIDDLE, 0)
-        added = [more * (now - then) for now, then in zip(self._sums, before, strict=True)]
-        if self._is_quiet:
-            self._most = outer
-        else:
-            within = np.maximum(self._most, self._most + (added[0] + added[1]))
-            self._most = np.maximum(outer, within)
-        self._sums = [now + more_of_it for now, more_of_it in zip(self._sums, added, strict=True)]
-        self._has_grown = False
+        added = NO_BYTES
+        for place, (now, then) in enumerate(zip(self._sums, before, strict=True)):
+            if now is not then:
+                of_all = more * (now - then)
+                self._sums[place], self._added[place] = now + of_all, NOTHING_ADDED
+                added = of_all if added is NO_BYTES else added + of_all
+        within, self._most = self._most, outer
+        if not self._is_quiet:
+            self._raise_most(within if added is NO_BYTES else within + np.maximum(added, 0.0))
         for held, amount in zip(self._carried, carried, strict=True):
             if held.amount is not amount:
                 held.amount = held.amount + more * (held.amount - amount)
@@ -197,16 +219,32 @@ class Step:
         if amount is NO_BYTES:
             return
         place = held.item in WORK
-        if self._is_quiet:
-            self._sums[place] = self._sums[place] + amount
+        if not self._is_quiet:
+            self._look(place, falls=falls)
+            self._has_grown = True
+        before = self._sums[place]
+        self._sums[place] = amount if before is NO_BYTES else before + amount
+        self._added[place] = (amount, before)
+
+    def _let_go(self, held: Held, amount: FloatArray) -> None:
+        """Take an amount from the sum that it belongs to."""
+        if amount is NO_BYTES:
             return
+        place = held.item in WORK
+        if not self._is_quiet:
+            self._look(place, falls=True)
+        last, before = self._added[place]
+        self._sums[place] = before if last is amount else self._sums[place] - amount
+        self._added[place] = NOTHING_ADDED
+
+    def _look(self, place: int, *, falls: bool) -> None:
+        """Look at what is held before a sum changes, if it is more than before and more than after."""
         if place != self._last_changed:
+            self._has_grown = self._has_grown and falls  # else it goes on growing
             self._fold()
             self._last_changed = place
         elif falls and self._has_grown:
             self._raise_highest()
-        self._sums[place] = self._sums[place] + amount
-        self._has_grown = True
 
     def _raise_highest(self) -> None:
         place = self._last_changed
@@ -222,11 +260,29 @@ class Step:
             self._raise_highest()
         place = self._last_changed
         highest = self._highest[place]
-        if highest is None:
-            return
-        total = highest + self._sums[not place]
-        if self._most.shape == total.shape and total.shape:
+        if highest is not None:
+            self._highest[place] = None
+            self._raise_most(highest + self._sums[not place])
+
+    def _raise_most(self, total: FloatArray) -> None:
+        if self._most is NO_BYTES:
+            self._most = total
+        elif self._most.shape == total.shape and total.shape:
             np.maximum(self._most, total, out=self._most)
         else:
             self._most = np.maximum(self._most, total)
-        self._highest = [None, None]
+
+
+class _Where:
+    """What a step does while it happens in some layouts alone."""
+
+    __slots__ = ("_outer", "_step", "_within")
+
+    def __init__(self, step: Step, within: FloatArray | None) -> None:
+        self._step, self._within, self._outer = step, within, step._within
+
+    def __enter__(self) -> None:
+        self._step._within = self._within
+
+    def __exit__(self, *_: object) -> None:
+        self._step._within = self._outer
