@@ -36,6 +36,8 @@ from plimsoll.planners.stacks.records import ZeroBuckets
 
 # What the architecture calls the operations of experts.
 EXPERT = "expert"
+# Where a part's most is, and what is left of it.
+FORWARDS, BACKWARDS = (slice(0, 1), 1), (slice(2, -1), -1)
 
 
 def zero_engine_stage(asked: Question) -> ZeroEngineStage:
@@ -59,10 +61,10 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     head_gradient = np.ceil(size * held.head_matrix_elements)
     message = np.ceil(active.p2p_message)
 
-    def of_part(part: int, place: int) -> Pass:
+    def of_part(part: int, most: slice, left: int) -> Pass:
         return Pass(
-            most=spread(lambda way: size * max(way.parts[part][place].most)),
-            left=spread(lambda way: size * way.parts[part][place].left),
+            most=spread(lambda way: way.parts[part, most].max()),
+            left=spread(lambda way: way.parts[part, left]),
         )
 
     return ZeroEngineStage(
@@ -77,10 +79,10 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),
         persistent=spread(lambda way: way.persistent),
-        embedding=of_part(EMBEDDING, 0),
-        head=of_part(HEAD, 0),
-        head_back=of_part(HEAD, 1),
-        embedding_back=of_part(EMBEDDING, 1),
+        embedding=of_part(EMBEDDING, *FORWARDS),
+        head=of_part(HEAD, *FORWARDS),
+        head_back=of_part(HEAD, *BACKWARDS),
+        embedding_back=of_part(EMBEDDING, *BACKWARDS),
         flush=spread(lambda way: way.flush),
         at_boundary=spread(lambda way: way.at_boundary),
         message=message,
@@ -125,7 +127,7 @@ def _layers(asked: Question, followed: Sequence[Followed], inverse: IntArray) ->
     """Return the layers, in runs of those that take the same in every layout."""
     job = asked.job
     kinds = sorted((number, kind) for kind, part in enumerate(job.layers) for number in part.block.layers)
-    table = np.stack([way.layers for way in followed])
+    table = np.stack([way.parts for way in followed])
     alike = itertools.groupby(kinds, key=lambda entry: (entry[1], table[:, entry[0]].tobytes()))
     runs = []
     for (kind, _), numbers in alike:
