@@ -132,7 +132,7 @@ class RunAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroBuckets:
-    """What an engine that reduces and gathers in buckets is told of them, in elements (`memory/programs/zero/`).
+    """What an engine with buckets is told of them, in elements (`planners/memory/programs/zero/`).
 
     `max_live_elements` are gathered at most before it waits for some to be let go of. `whole_mixtures` are the families
     whose mixtures it gathers whole, and reduces as all of their gradients are there.

@@ -6,15 +6,17 @@ gathers ahead.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from plimsoll.planners.architecture import Part
 from plimsoll.planners.memory.programs.zero.gathering import PERSISTENT_ELEMENTS, Coordinator
-from plimsoll.planners.memory.programs.zero.tensors import BEHIND_ATTENTION, MOST_KEPT_PARTS, At, ModelTensors, Tensor
+from plimsoll.planners.memory.programs.zero.tensors import BEHIND_ATTENTION, At, ModelTensors, Tensor
 
+# The most live elements, and those gathered ahead at once.
+Limits: TypeAlias = tuple[int, int]
 EMBEDDING, HEAD = -1, -2
 LEAF = "leaf"
 
@@ -72,10 +74,9 @@ class Script:
     first: tuple[tuple[int, int, int], ...]
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
 def script(
     model: ModelTensors,
-    gathering: tuple[int, int] | None,
+    gathering: Limits | None,
     *,
     is_tied: bool,
     is_recomputed: bool,
@@ -83,10 +84,7 @@ def script(
     has_dropout: bool,
     bias_first: bool,
 ) -> Script:
-    """Return a micro-batch's events and what is gathered at each.
-
-    `gathering` are the most live elements and those gathered ahead at once, None if nothing is ever gathered.
-    """
+    """Return a micro-batch's events and what is gathered at each; `gathering` is None if nothing ever is."""
     sizes, modules = _modules(model, is_tied=is_tied, has_leaves=has_leaves)
     forward = list(_forward(modules, pins=not is_recomputed))
     if not any(tensor.learns for tensor in model.embedding):

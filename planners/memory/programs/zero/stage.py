@@ -20,6 +20,7 @@ from plimsoll.planners.memory.programs.sharded_stage import _embedded
 from plimsoll.planners.memory.programs.stage_layers import layer_of_kind
 from plimsoll.planners.memory.programs.zero.engine import Pass, ZeroEngineStage
 from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD
+from plimsoll.planners.memory.programs.zero.tensors import At
 from plimsoll.planners.memory.programs.zero.ways import (
     GRADIENTS_DIVIDED,
     OPTIMIZER_DIVIDED,
@@ -31,11 +32,13 @@ from plimsoll.planners.memory.programs.zero.ways import (
 )
 from plimsoll.planners.memory.rank_share import rank_share
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic, only, opposite, some
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 # What the architecture calls the operations of experts.
 EXPERT = "expert"
+# Where a part's most is, and what is left of it.
+FORWARDS, BACKWARDS = (slice(0, 1), 1), (slice(2, -1), -1)
 
 
 def zero_engine_stage(asked: Question) -> ZeroEngineStage:
@@ -59,10 +62,10 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     head_gradient = np.ceil(size * held.head_matrix_elements)
     message = np.ceil(active.p2p_message)
 
-    def of_part(part: int, place: int) -> Pass:
+    def of_part(part: int, most: slice, left: int) -> Pass:
         return Pass(
-            most=spread(lambda way: size * max(way.parts[part][place].most)),
-            left=spread(lambda way: size * way.parts[part][place].left),
+            most=spread(lambda way: way.parts[part, most].max()),
+            left=spread(lambda way: way.parts[part, left]),
         )
 
     return ZeroEngineStage(
@@ -77,10 +80,10 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),
         persistent=spread(lambda way: way.persistent),
-        embedding=of_part(EMBEDDING, 0),
-        head=of_part(HEAD, 0),
-        head_back=of_part(HEAD, 1),
-        embedding_back=of_part(EMBEDDING, 1),
+        embedding=of_part(EMBEDDING, *FORWARDS),
+        head=of_part(HEAD, *FORWARDS),
+        head_back=of_part(HEAD, *BACKWARDS),
+        embedding_back=of_part(EMBEDDING, *BACKWARDS),
         flush=spread(lambda way: way.flush),
         at_boundary=spread(lambda way: way.at_boundary),
         message=message,
@@ -125,26 +128,38 @@ def _layers(asked: Question, followed: Sequence[Followed], inverse: IntArray) ->
     """Return the layers, in runs of those that take the same in every layout."""
     job = asked.job
     kinds = sorted((number, kind) for kind, part in enumerate(job.layers) for number in part.block.layers)
-    table = np.stack([way.layers for way in followed])
+    table = np.stack([way.parts for way in followed])
     alike = itertools.groupby(kinds, key=lambda entry: (entry[1], table[:, entry[0]].tobytes()))
+    layer_of = functools.cache(functools.partial(_layer, asked))
     runs = []
     for (kind, _), numbers in alike:
         of_run = [number for number, _ in numbers]
         columns = np.moveaxis(table[:, of_run[0]], 1, 0).astype(np.float64)
-        layer = _layer(asked, kind, [column[inverse] for column in columns])
+        layer = _with_traffic(*layer_of(kind), [column[inverse] for column in columns])
         runs.append(Run(unit=(layer,), count=np.array([len(of_run)])))
     return layers_of(runs)
 
 
-def _layer(asked: Question, kind: int, taken: Sequence[FloatArray]) -> LayerOnRank:
-    layer = layer_of_kind(asked, kind)
-    forward, left_forward, *moments, left = taken
-    inputs = _frozen_inputs(asked, kind)
+def _layer(asked: Question, kind: int) -> tuple[LayerOnRank, Sequence[At | None]]:
+    """Return a layer of a kind, and which of the engine's moments those of its backward pass are."""
+    layer, inputs = layer_of_kind(asked, kind), _frozen_inputs(asked, kind)
+    moments = _moments(asked, kind, layer, inputs)
     return replace(
         layer,
-        kept=layer.kept + np.where(layer.is_recomputed, 0.0, inputs),
-        moments=_moments(asked, kind, layer, moments, inputs),
-        traffic=Traffic(forward=forward, left_forward=left_forward, left=left),
+        kept=layer.kept + only(opposite(layer.is_recomputed), inputs),
+        moments=tuple(Moment(name, activations, NO_BYTES) for name, activations, _ in moments),
+    ), [at for _, _, at in moments]
+
+
+def _with_traffic(layer: LayerOnRank, times: Sequence[At | None], taken: Sequence[FloatArray]) -> LayerOnRank:
+    """Return a layer with what the engine holds beside it: most and left forwards, at each moment, and left."""
+    forward, left_forward, *meanwhile, left = taken
+    moments = [
+        moment if at is None else moment._replace(gradients=meanwhile[at])
+        for moment, at in zip(layer.moments, times, strict=True)
+    ]
+    return replace(
+        layer, moments=tuple(moments), traffic=Traffic(forward=forward, left_forward=left_forward, left=left)
     )
 
 
@@ -178,26 +193,27 @@ def _is_linear(operation: Operation) -> bool:
 
 
 def _moments(
-    asked: Question, kind: int, layer: LayerOnRank, taken: Sequence[FloatArray], inputs: FloatArray
-) -> tuple[Moment, ...]:
-    """Return the moments of a layer's backward pass with what the engine holds at each.
+    asked: Question, kind: int, layer: LayerOnRank, inputs: FloatArray
+) -> list[tuple[str, FloatArray, At | None]]:
+    """Return the moments of a layer's backward pass, what is live at each, and when they are for the engine.
 
     Frozen matrices' `inputs` are there until these have been multiplied by.
     """
-    job, own = asked.job, asked.active.layers[kind].backward
-    last, feed_forward, output, attention = taken
+    own = asked.active.layers[kind].backward
     meeting = layer.moments[0].activations + inputs
-    is_mixture = bool(job.model.experts_per_token)
-    at_last = meeting if is_mixture else np.ceil(own.working_set + own.last_matmul_gradients) + inputs
-    at_first = own.at_expert_matmuls if is_mixture else own.at_second_norm + 2.0 * own.last_matmul_gradients
-    made = [Moment("last matrix", at_last, last)]
-    if is_mixture:
-        made.insert(0, Moment("outputs' gradient", np.ceil(own.at_combine), NO_BYTES))
+    at_norm = np.ceil(own.at_second_norm) + inputs
+    at_attention = np.ceil(np.maximum(own.attention_gradients, own.at_input_norm)) + inputs
+    made: list[tuple[str, FloatArray, At | None]]
+    if asked.job.model.experts_per_token:
+        at_first = own.at_expert_matmuls
+        made = [("outputs' gradient", np.ceil(own.at_combine), None), ("last matrix", meeting, At.LAST)]
     else:
-        made.append(Moment("gradients that meet", meeting, NO_BYTES))
-    return (
+        at_first = own.at_second_norm + 2.0 * own.last_matmul_gradients
+        at_last = np.ceil(own.working_set + own.last_matmul_gradients) + inputs
+        made = [("last matrix", at_last, At.LAST), ("gradients that meet", meeting, None)]
+    return [
         *made,
-        Moment("first matrices", np.minimum(np.ceil(at_first) + inputs, meeting), feed_forward),
-        Moment("second norm", np.ceil(own.at_second_norm) + inputs, output),
-        Moment("attention", np.ceil(np.maximum(own.attention_gradients, own.at_input_norm)) + inputs, attention),
-    )
+        ("first matrices", np.minimum(np.ceil(at_first) + inputs, meeting), At.FEED_FORWARD),
+        ("second norm", at_norm, At.OUTPUT),
+        ("attention", at_attention, At.ATTENTION),
+    ]

@@ -7,74 +7,65 @@ in the end, than as each layer began.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
+
+from plimsoll.planners.memory.programs.zero.levels import Levels, Numbers
 from plimsoll.planners.memory.programs.zero.reduction import Reduction
-from plimsoll.planners.memory.programs.zero.script import Act, Event, Script
 from plimsoll.planners.memory.programs.zero.tensors import At
-
-
-@dataclass(slots=True)
-class Passage:
-    """Elements that are held at most, at each moment of a layer, and in the end, beyond those at its beginning."""
-
-    most: list[int] = field(default_factory=lambda: [0] * len(At))
-    left: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """A micro-batch's passages: forwards, backwards, and what is held at most as the last bucket is flushed.
+    """Elements beyond those at a part's beginning: for each moment of a layer the most that is held, and what is left.
 
-    `before_end` is what is held just before that.
+    `forward` and `backward` are [part, moment], what is left last; parts are the layers, the head and the embedding.
+    `before_end` is held just before the last bucket is flushed, `end` at most as it is.
     """
 
-    forward: dict[int, Passage]
-    backward: dict[int, Passage]
+    forward: Numbers
+    backward: Numbers
     before_end: int
     end: int
 
 
-def walk(script: Script, reduction: Reduction, *, spared: int, pulled_by: int | None) -> Walk:
+def walk(levels: Levels, reduction: Reduction, *, spared: int, pulled_by: int | None) -> Walk:
     """Go through a micro-batch's events with one way to reduce gradients.
 
     So much is `spared` in the first micro-batch, which finds no moments. Parts that wait on the host are pulled by so
     many ranks, each its own.
     """
-    levels = [
-        (
-            max(usual[0], first[0] - spared) + (-(-max(usual[2], first[2]) // pulled_by) if pulled_by else 0),
-            max(usual[1], first[1] - spared),
-        )
-        for usual, first in zip(script.usual, script.first, strict=True)
-    ]
-    events = list(zip(script.events, levels, strict=True))
-    forward = _follow(events[: script.turn], reduction, 0)
-    began = levels[script.turn - 1][1] if script.turn else 0
-    backward = _follow(events[script.turn :], reduction, began)
-    before_end = reduction.held + (levels[-1][1] if levels else 0)
+    usual, first = levels.usual, levels.first
+    most, gathered = np.maximum(usual[:2], first[:2] - spared)
+    if pulled_by:
+        most = most - (-np.maximum(usual[2], first[2]) // pulled_by)
+    meanwhile, kept = [0], [0]
+    for tensor in levels.reduced:
+        meanwhile.append(reduction.hook(tensor))
+        kept.append(reduction.held)
+    is_reduced = levels.made < 0
+    so_far = np.cumsum(is_reduced)
+    held = np.array(kept, dtype=np.int64)[so_far]
+    most = most + np.where(is_reduced, np.array(meanwhile, dtype=np.int64)[so_far], held) + np.cumsum(levels.made)
+    left = held + gathered
+    forward, backward = (
+        _passages(levels, most, left, begin, end) for begin, end in ((0, levels.turn), (levels.turn, len(left)))
+    )
+    before_end = int(left[-1]) if len(left) else 0
     return Walk(forward, backward, before_end, before_end - reduction.held + reduction.end())
 
 
-def _follow(events: Sequence[tuple[Event, tuple[int, int]]], reduction: Reduction, gathered: int) -> dict[int, Passage]:
-    """Return the passage of every part; so much is `gathered` as they begin."""
-    passages: dict[int, Passage] = {}
-    kept = began = 0
-    for event, (most_gathered, left) in events:
-        if event.layer not in passages:
-            passages[event.layer] = Passage()
-            began = gathered + reduction.held
-        most = most_gathered + reduction.held + kept
-        if event.tensor is not None:
-            if event.act is Act.KEEP:
-                kept += event.tensor.elements
-                most += event.tensor.elements
-            else:
-                kept -= event.tensor.elements
-                most = most_gathered + kept + reduction.hook(event.tensor)
-        gathered = left
-        passage = passages[event.layer]
-        passage.most[event.at] = max(passage.most[event.at], most - began)
-        passage.left = reduction.held + gathered - began
+def _passages(levels: Levels, most: Numbers, left: Numbers, begin: int, end: int) -> Numbers:
+    """Return the passages of a pass through the parts."""
+    passages = np.zeros((levels.parts, len(At) + 1), dtype=np.int64)
+    parts = levels.layers[begin:end]
+    if not len(parts):
+        return passages
+    starts = np.flatnonzero(np.diff(parts, prepend=parts[0] - 1)) + begin
+    before = np.where(starts > 0, left[starts - 1], 0)
+    ends = np.append(starts[1:], end)
+    began = np.repeat(before, ends - starts)
+    np.maximum.at(passages, (parts, levels.moments[begin:end]), most[begin:end] - began)
+    passages[parts[starts - begin], -1] = left[ends - 1] - before
     return passages

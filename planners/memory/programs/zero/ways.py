@@ -10,9 +10,9 @@ import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.activations import has_dropout
 from plimsoll.planners.memory.nvme import SUB_GROUP_ELEMENTS
+from plimsoll.planners.memory.programs.zero.levels import Numbers, levels
 from plimsoll.planners.memory.programs.zero.reduction import (
     DividedAsTheyCome,
     Kept,
@@ -24,16 +24,15 @@ from plimsoll.planners.memory.programs.zero.reduction import (
     runs_beyond,
     whole_at_boundary,
 )
-from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD, persistent_elements, script
+from plimsoll.planners.memory.programs.zero.script import persistent_elements
 from plimsoll.planners.memory.programs.zero.tensors import Tensor, model_tensors
-from plimsoll.planners.memory.programs.zero.walk import Passage, walk
+from plimsoll.planners.memory.programs.zero.walk import walk
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 PARAMETERS_TOO = 2  # of what is offloaded
 WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8
-EMPTY = Passage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Followed:
-    """What one way takes, in bytes: of each layer the most forwards, what is left, the moments, and what is left."""
+    """What one way takes, in bytes.
 
-    layers: FloatArray
-    parts: dict[int, tuple[Passage, Passage]]
+    `parts` are the layers, the head and the embedding, as `HEAD` and `EMBEDDING` count from the end: of each the most
+    forwards, what is left, the moments backwards, and what is left.
+    """
+
+    parts: Numbers
     flush: int
     at_boundary: int
     touched: int
@@ -119,7 +121,7 @@ def follow(engine: Engine, way: Way) -> Followed:
     reduction = of_stage.get(way.stage, lambda: Kept(adds_up=way.adds_up))()
     is_sharded = way.stage == WEIGHTS_DIVIDED
     gathers = is_sharded and (way.ranks > 1 or way.offload == PARAMETERS_TOO)
-    events = script(
+    events = levels(
         tensors,
         engine.gathering if gathers else None,
         is_tied=engine.is_tied,
@@ -136,12 +138,9 @@ def follow(engine: Engine, way: Way) -> Followed:
         OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, engine.bucket, sending) - elements,
     }
     size = engine.size
-    of_layer = [
-        (done.forward.get(number, EMPTY), done.backward.get(number, EMPTY)) for number in range(len(tensors.layers))
-    ]
+    most_forwards = done.forward[:, :-1].max(axis=1)
     return Followed(
-        layers=size * np.array([(max(fore.most), fore.left, *back.most, back.left) for fore, back in of_layer]),
-        parts={part: (done.forward.get(part, EMPTY), done.backward.get(part, EMPTY)) for part in (EMBEDDING, HEAD)},
+        parts=size * np.column_stack([most_forwards, done.forward[:, -1], done.backward]),
         flush=size * (done.end - done.before_end),
         at_boundary=size * boundary.get(way.stage, lambda: 0)(),
         touched=0 if sending else size * parts.touched,
