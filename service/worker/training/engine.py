@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -53,6 +53,10 @@ class OwnRank(Protocol):
     @property
     def logit_shapes(self) -> frozenset[tuple[int, int]]:
         """Return the rows and columns that mark a tensor as logits."""
+
+    @property
+    def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
+        """Return the decoder's layers of each chunk of the rank's stage."""
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step."""

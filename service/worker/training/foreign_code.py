@@ -46,9 +46,15 @@ class MadeStorages(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.device.type != META:
-                storage = value.untyped_storage()
-                self._storages[storage._cdata] = (weakref.ref(storage), value.device)
+                self._remember(value.untyped_storage(), value.device)
         return result
+
+    def _remember(self, storage: torch.UntypedStorage, device: torch.device) -> None:
+        """Keep a storage in the order of its making, behind one that had its address before."""
+        known = self._storages.get(storage._cdata)
+        if known is None or known[0]() is not storage:
+            self._storages.pop(storage._cdata, None)
+            self._storages[storage._cdata] = (weakref.ref(storage), device)
 
     def living(self) -> Iterator[Standing]:
         """Yield the storages that something still holds, as buffers until more is known of them."""

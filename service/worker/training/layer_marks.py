@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +17,17 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from plimsoll.service.worker.jobs.job import PipelineStage
-from plimsoll.service.worker.training.decoder_parts import decoder_layers
 
 Mark = Callable[[int | None], None]
 
 
 @contextlib.contextmanager
-def marking_layers(models: Sequence[Any], chunks: Sequence[PipelineStage], mark: Mark) -> Iterator[None]:
+def marking_layers(
+    layers_of_chunks: Iterable[Sequence[Any]], chunks: Sequence[PipelineStage], mark: Mark
+) -> Iterator[None]:
     """Call `mark` within the block with the number of each layer as it begins, and with None behind the last."""
     handles: list[RemovableHandle] = []
-    for model, chunk in zip(models, chunks, strict=True):
-        layers = list(decoder_layers(model))
+    for layers, chunk in zip(layers_of_chunks, chunks, strict=True):
         for number, layer in enumerate(layers, chunk.first_layer):
             handles += _watched(layer, number, mark)
         if layers:

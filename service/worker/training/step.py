@@ -21,6 +21,7 @@ from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
+from plimsoll.service.worker.training.decoder_parts import decoder_layers
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.layer_marks import marking_layers
@@ -95,7 +96,8 @@ def record_steps(
     def run(step: int) -> None:
         run_step(step, job, stack, stage, rank, tracker, batch)
 
-    layers = marking_layers(rank.chunks, job.chunks_of(stage), tracker.ledger.mark_layer)
+    of_chunks = [list(decoder_layers(chunk)) for chunk in rank.chunks]
+    layers = marking_layers(of_chunks, job.chunks_of(stage), tracker.ledger.mark_layer)
     with tracker.watching(), _labelling_gradients(rank, tracker), layers, attached:
         run_until_steady(run, tracker, report, stops_when_steady=stops_when_steady)
 

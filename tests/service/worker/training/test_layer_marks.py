@@ -9,7 +9,7 @@ from torch import nn
 
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.recording.repeated_layers import event_sign
-from plimsoll.service.worker.training import step
+from plimsoll.service.worker.training import own_steps, step
 from plimsoll.service.worker.training.layer_marks import marking_layers
 from tests.service.worker.cases import config, traced
 
@@ -61,7 +61,7 @@ def test_a_layer_has_what_its_hooks_do_in_both_passes():
             at_work.append(layer)
             told.append(layer)
 
-    with marking_layers([(model := Model(told))], [stage(6, 7)], mark):
+    with marking_layers([(model := Model(told)).model.layers], [stage(6, 7)], mark):
         model(torch.ones(1, requires_grad=True)).backward()
     forward = ["embedding forward", 6, "before 0 forward", "after 0 forward", 7, "before 1 forward", "after 1 forward"]
     backward = ["head backward", 7, "after 1 backward", "before 1 backward", 6, "after 0 backward", "before 0 backward"]
@@ -71,7 +71,7 @@ def test_a_layer_has_what_its_hooks_do_in_both_passes():
 def test_nothing_is_marked_outside_the_block():
     told = []
     model = Model([])
-    with marking_layers([model], [stage(0, 1)], told.append):
+    with marking_layers([model.model.layers], [stage(0, 1)], told.append):
         pass
     model(torch.ones(1, requires_grad=True)).backward()
     assert told == []
@@ -80,7 +80,7 @@ def test_nothing_is_marked_outside_the_block():
 def test_what_outlives_a_pass_is_not_told_of_it_twice():
     told, received = [], torch.ones(1, requires_grad=True)
     model = Model([])
-    with marking_layers([model], [stage(0, 1)], told.append):
+    with marking_layers([model.model.layers], [stage(0, 1)], told.append):
         for _ in range(3):
             model.model.layers[0](received).backward()
             received.grad = None
@@ -89,7 +89,7 @@ def test_what_outlives_a_pass_is_not_told_of_it_twice():
 
 def test_layers_that_nothing_is_learned_below_are_marked_forwards_alone():
     told = []
-    with marking_layers([(model := Model([]))], [stage(0, 1)], told.append):
+    with marking_layers([(model := Model([])).model.layers], [stage(0, 1)], told.append):
         model(torch.ones(1))
     assert told == [0, 1, None]
 
@@ -144,7 +144,8 @@ def test_every_micro_batch_of_an_interleaved_stage_is_marked_chunk_by_chunk():
 )
 def test_marking_changes_no_event_of_a_trace(monkeypatch, changes):
     marked = traced(**changes)
-    monkeypatch.setattr(step, "marking_layers", lambda *_: contextlib.nullcontext())
+    for traces in (step, own_steps):
+        monkeypatch.setattr(traces, "marking_layers", lambda *_: contextlib.nullcontext())
     plain = traced(**changes)
     assert [event_sign(each) for each in marked.events] == [event_sign(each) for each in plain.events]
     assert marked.marks == plain.marks

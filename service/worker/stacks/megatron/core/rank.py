@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,11 @@ class MegatronRank:
     def logit_shapes(self) -> frozenset[tuple[int, int]]:
         """Return the rows and columns of a rank's logits."""
         return frozenset({(self._job.micro_batch_tokens, padded_vocabulary(self._job) // self._job.tensor_parallel)})
+
+    @property
+    def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
+        """Return the decoder's layers of each chunk of the rank's stage."""
+        return [list(chunk.module.decoder.layers) for chunk in self._chunks]
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
