@@ -51,6 +51,13 @@ def only(mask: Mask, amount: FloatArray) -> FloatArray:
     return amount * mask
 
 
+def plus(amount: FloatArray, more: FloatArray) -> FloatArray:
+    """Return an amount and more of it; the same array where one of them is nothing."""
+    if amount is NO_BYTES:
+        return more
+    return amount if more is NO_BYTES else amount + more
+
+
 def without(amount: FloatArray, part: FloatArray) -> FloatArray:
     """Return an amount without a part of it, at least nothing."""
     if part is NO_BYTES:
