@@ -19,7 +19,7 @@ from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some, without
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -121,7 +121,7 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
 
 def _kept(stage: ReplicatedStage, layer: Layer) -> FloatArray:
     """Return what a layer keeps, without what the lowest need not behind a frozen embedding."""
-    return layer.bytes.kept - only(layer.is_lowest, stage.unsaved)
+    return without(layer.bytes.kept, only(layer.is_lowest, stage.unsaved))
 
 
 def replicated_stage(asked: Question) -> ReplicatedStage:

@@ -169,7 +169,7 @@ class _Passes:
             self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
-        return layer.bytes.kept - self._unsaved(layer)
+        return without(layer.bytes.kept, self._unsaved(layer))
 
     def _unsaved(self, layer: Layer) -> FloatArray:
         return only(layer.is_lowest, self.stage.unsaved)

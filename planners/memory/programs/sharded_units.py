@@ -135,6 +135,7 @@ class Units:
 
     def sum_up(self, unit: Unit, summed: Held, *, is_whole: bool = False) -> None:
         """Have as much of a unit's sum of gradients as has been made."""
+        is_whole = is_whole or self.sums_made is ALL_SUMS
         self._step.resize(summed, unit.reduced if is_whole else np.ceil(unit.reduced * self.sums_made))
 
     def reduce_summed(self, unit: Unit, whole: Held, summed: Held) -> None:

@@ -15,7 +15,7 @@ from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Unit, mask_of, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, NO_UNIT, LayerOnRank, Moment, Unit, mask_of, some
 
 FP8 = "fp8"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
@@ -96,16 +96,23 @@ def _layer(
     backward = own.backward
     at_work = backward.mask + backward.input
     message = asked.active.p2p_message
-    unit, experts = _units(asked, held, expert_units)
+    unit, experts = (NO_UNIT, None) if gradient_bytes is None else _units(asked, held, expert_units)
     kept = np.where(recomputed, own.checkpoint, own.kept)
     is_mixture = bool(job.model.experts_per_token)
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
+    at_experts = at_experts_again = experts_gathered_again = at_experts_reduced = NO_BYTES
+    beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:
         before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
         before_experts = np.where(expert_units, before, 0.0)
-    is_none, runs_again = layouts.recompute == NONE, _runs_experts_again(asked)
+        is_none, runs_again = layouts.recompute == NONE, _runs_experts_again(asked)
+        at_experts = np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
+        at_experts_again = np.where(runs_again, backward.at_combine + message, 0.0)
+        experts_gathered_again = np.where(runs_again, experts.buffer, 0.0)
+        at_experts_reduced = backward.at_expert_reduction
+        beside_reduction = _whole(_beside_reduced_experts(asked, held, backward, recomputed))
     return LayerOnRank(
         unit=unit,
         experts=experts,
@@ -116,13 +123,11 @@ def _layer(
         beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
         beside_return=some(np.ceil(returned)),
-        at_experts=np.ceil(np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message),
-        at_experts_again=some(np.where(runs_again, np.ceil(backward.at_combine + message), 0.0)),
-        experts_gathered_again=NO_BYTES if experts is None else some(np.where(runs_again, experts.buffer, 0.0)),
-        at_experts_reduced=np.ceil(backward.at_expert_reduction),
-        beside_reduction=_whole(_beside_reduced_experts(asked, held, backward, recomputed))
-        if experts is not None
-        else (),
+        at_experts=np.ceil(at_experts),
+        at_experts_again=some(np.ceil(at_experts_again)),
+        experts_gathered_again=some(experts_gathered_again),
+        at_experts_reduced=np.ceil(at_experts_reduced),
+        beside_reduction=beside_reduction,
     )
 
 

@@ -20,9 +20,10 @@ Mask: TypeAlias = FloatArray | bool
 
 def mask_of(holds: BoolArray) -> Mask:
     """Return which layouts something holds for, without an array where it is all or none."""
-    if holds.all():
+    count = int(np.count_nonzero(holds))
+    if count == holds.size:
         return True
-    return holds.astype(np.float64) if holds.any() else False
+    return holds.astype(np.float64) if count else False
 
 
 def opposite(mask: Mask) -> Mask:
@@ -48,6 +49,13 @@ def only(mask: Mask, amount: FloatArray) -> FloatArray:
     if amount is NO_BYTES or isinstance(mask, bool):
         return amount if mask is not False else NO_BYTES
     return amount * mask
+
+
+def plus(amount: FloatArray, more: FloatArray) -> FloatArray:
+    """Return an amount and more of it; the same array where one of them is nothing."""
+    if amount is NO_BYTES:
+        return more
+    return amount if more is NO_BYTES else amount + more
 
 
 def without(amount: FloatArray, part: FloatArray) -> FloatArray:
@@ -83,6 +91,18 @@ class Unit:
     shard: FloatArray
     last_gradient: FloatArray
     last_summed: FloatArray
+
+
+NO_UNIT = Unit(
+    weights=NO_BYTES,
+    buffer=NO_BYTES,
+    gradients=NO_BYTES,
+    reduced=NO_BYTES,
+    output=NO_BYTES,
+    shard=NO_BYTES,
+    last_gradient=NO_BYTES,
+    last_summed=NO_BYTES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, without
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, plus, without
 
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 # Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
@@ -100,7 +100,7 @@ class Step:
         """Let a piece become so much larger."""
         more = self._here(amount)
         if more is not NO_BYTES:
-            held.amount = held.amount + more
+            held.amount = plus(held.amount, more)
             self._change(held, more)
 
     def shrink(self, held: Held, amount: FloatArray) -> None:
@@ -119,7 +119,7 @@ class Step:
         if handed is NO_BYTES:
             return
         is_all = self._within is None or self._within is source.within
-        target.amount = handed if target.amount is NO_BYTES else target.amount + handed
+        target.amount = plus(target.amount, handed)
         source.amount = NO_BYTES if is_all else source.amount - handed
 
     def resize(self, held: Held, amount: FloatArray) -> None:
@@ -128,7 +128,9 @@ class Step:
             return
         if self._within is held.within:
             before, held.amount = held.amount, self._here(amount)
-            more = held.amount - before
+            more = held.amount if before is NO_BYTES else held.amount - before
+        elif held.amount is NO_BYTES:
+            more = held.amount = self._here(amount)
         else:
             more = self._here(amount - held.amount)
             held.amount = held.amount + more
@@ -201,7 +203,7 @@ class Step:
             if now is not then:
                 of_all = more * (now - then)
                 self._sums[place], self._added[place] = now + of_all, NOTHING_ADDED
-                added = of_all if added is NO_BYTES else added + of_all
+                added = plus(added, of_all)
         within, self._most = self._most, outer
         if not self._is_quiet:
             self._raise_most(within if added is NO_BYTES else within + np.maximum(added, 0.0))
@@ -223,7 +225,7 @@ class Step:
             self._look(place, falls=falls)
             self._has_grown = True
         before = self._sums[place]
-        self._sums[place] = amount if before is NO_BYTES else before + amount
+        self._sums[place] = plus(before, amount)
         self._added[place] = (amount, before)
 
     def _let_go(self, held: Held, amount: FloatArray) -> None:
