@@ -78,7 +78,9 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
         own = layer.bytes
         unsaved = only(layer.is_lowest, stage.unsaved)
         kept[layer] = step.take("activations", "kept by the layer", own.kept - unsaved)
+        first_run = step.take("activations", "layer's first run", own.traffic.first_run)
         _pass(step, traffic, Pass(most=own.traffic.forward, left=own.traffic.left_forward))
+        step.drop(first_run)
         with step.where(layer.is_lowest):
             step.grow(embedded, stage.embedded)
     step.drop(embedded)

@@ -189,3 +189,12 @@ def test_an_account_lets_go_of_all_that_it_takes():
         "optimizer": 12 * ELEMENTS // 2,
     }
     assert sum(account.events[-1].held[3:]) == 0
+
+
+def test_the_first_run_of_eager_attention_has_scores_that_no_layer_keeps():
+    layouts = [{"data_parallel": 2, "zero_stage": 3, "recompute": recompute} for recompute in (NONE, FULL)]
+    stage = zero_engine_stage(_asked(*layouts, attention="eager"))
+    (layer,) = stage.layers.runs[0].layers[Part.FIRST]
+    # 4 heads: scores in 16 bits, the softmax's argument and result in 32; queries and keys, and the values, of 16 each.
+    scores = 4 * 8 * 8 * (2 + 4 + 4)
+    assert layer.bytes.traffic.first_run.ravel().tolist() == [0, scores + 2 * 4 * 3 * 16 * 8]
