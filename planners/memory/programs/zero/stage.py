@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from plimsoll.planners.architecture import Operation, OperationKind
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import NOTHING_SAVED, saved_bytes
@@ -21,7 +22,7 @@ from plimsoll.planners.memory.programs.sharded_stage import _embedded
 from plimsoll.planners.memory.programs.stage_layers import layer_of_kind
 from plimsoll.planners.memory.programs.zero.engine import Pass, ZeroEngineStage
 from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD
-from plimsoll.planners.memory.programs.zero.tensors import At
+from plimsoll.planners.memory.programs.zero.tensors import At, tensors_of
 from plimsoll.planners.memory.programs.zero.ways import (
     GRADIENTS_DIVIDED,
     OPTIMIZER_DIVIDED,
@@ -80,6 +81,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, spread(lambda way: way.staged)),
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),
+        moments_before_bucket=_moments_before_gradients(job),
         persistent=spread(lambda way: way.persistent),
         embedding=of_part(EMBEDDING, *FORWARDS),
         head=of_part(HEAD, *FORWARDS),
@@ -119,6 +121,16 @@ def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tup
         follow(engine, Way(number, ranks, experts, bool(adds_up), bool(again), offload))
         for number, ranks, experts, adds_up, again, offload in zip(*ways, strict=True)
     ), inverse
+
+
+def _moments_before_gradients(job: Job) -> int:
+    """Return how many moments of the highest layer's backward pass there are before the first gradient of all."""
+    if any(tensor.learns for tensor in tensors_of(job.head, 1)):
+        return 0
+    highest = max(job.layers, key=lambda part: max(part.block.layers, default=0))
+    made = [tensor.at for tensor in tensors_of(highest, 1) if tensor.learns]
+    times = (At.LAST, At.LAST, At.FEED_FORWARD, At.OUTPUT, At.ATTENTION)
+    return times.index(min(made)) if made else len(times)
 
 
 def _spread(followed: Sequence[Followed], inverse: IntArray, quantity: Callable[[Followed], float]) -> FloatArray:

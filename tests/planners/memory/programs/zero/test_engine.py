@@ -17,6 +17,7 @@ from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
 from plimsoll.planners.memory.steps.layers import Part, every_layer
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
+from plimsoll.planners.questions import Lora
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
 
@@ -198,3 +199,12 @@ def test_the_first_run_of_eager_attention_has_scores_that_no_layer_keeps():
     # 4 heads: scores in 16 bits, the softmax's argument and result in 32; queries and keys, and the values, of 16 each.
     scores = 4 * 8 * 8 * (2 + 4 + 4)
     assert layer.bytes.traffic.first_run.ravel().tolist() == [0, scores + 2 * 4 * 3 * 16 * 8]
+
+
+@pytest.mark.parametrize(
+    ("targets", "before"),
+    [(("q_proj",), 4), (("o_proj", "q_proj"), 3), (("gate_proj",), 2), (("down_proj", "q_proj"), 0)],
+)
+def test_of_adapters_the_first_gradient_may_come_late_in_the_highest_layer(targets, before):
+    assert _stage(2, method="lora", lora=Lora(target_modules=targets)).moments_before_bucket == before
+    assert _stage(2).moments_before_bucket == 0
