@@ -35,17 +35,17 @@ def kept_score_bytes(attention: Operation, element_bytes: int) -> int:
     The softmax's result in fp32 and, for the product with the values, again in the compute precision; a cap's result;
     of a dropout the mask, and what it leaves in place of what it was given.
     """
-    softmax_bytes = _softmax_bytes(attention, element_bytes)
-    kept = softmax_bytes + attention.caps_scores * element_bytes
+    of_softmax = softmax_bytes(attention, element_bytes)
+    kept = of_softmax + attention.caps_scores * element_bytes
     if attention.drops_out:
         return kept + element_bytes + MASK_BYTES
-    return kept if softmax_bytes == element_bytes else kept + element_bytes
+    return kept if of_softmax == element_bytes else kept + element_bytes
 
 
 def softmax_backward_bytes(attention: Operation, element_bytes: int) -> int:
     """Return what is live of each score of a head while its softmax is differentiated, beside what a cap keeps."""
-    softmax_bytes = _softmax_bytes(attention, element_bytes)
-    return SOFTMAX_BACKWARD_TENSORS * softmax_bytes + attention.caps_scores * element_bytes
+    of_softmax = softmax_bytes(attention, element_bytes)
+    return SOFTMAX_BACKWARD_TENSORS * of_softmax + attention.caps_scores * element_bytes
 
 
 def returned_score_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> int:
@@ -101,5 +101,6 @@ def save_copied_output(
             saved[operation.output] = float(element_bytes)
 
 
-def _softmax_bytes(attention: Operation, element_bytes: int) -> int:
+def softmax_bytes(attention: Operation, element_bytes: int) -> int:
+    """Return the bytes of an element of the softmax's result."""
     return FP32_BYTES if attention.softmax_in_fp32 else element_bytes

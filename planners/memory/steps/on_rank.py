@@ -110,15 +110,17 @@ class Traffic:
     """What an engine that gathers and reduces tensor by tensor holds beside a layer, counted from where it begins.
 
     `forward` is the most in its forward pass and `left_forward` what is there after it, `left` after its backward
-    pass; the most of that are `gradients` of the layer's moments.
+    pass; the most of that are `gradients` of the layer's moments. `first_run` are activations that a layer which is
+    recomputed has in its forward pass alone, where gathered weights can make that the worst.
     """
 
     forward: FloatArray
     left_forward: FloatArray
     left: FloatArray
+    first_run: FloatArray
 
 
-NO_TRAFFIC = Traffic(forward=np.zeros(1), left_forward=np.zeros(1), left=np.zeros(1))
+NO_TRAFFIC = Traffic(forward=np.zeros(1), left_forward=np.zeros(1), left=np.zeros(1), first_run=NO_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

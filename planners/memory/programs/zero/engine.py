@@ -29,8 +29,9 @@ class Pass:
 class ZeroEngineStage:
     """Whole bytes of one rank.
 
-    - `resting` is the reduction's bucket where it never goes; else it is `bucket` from the first gradient on, and
-      `bucket_before` in what comes before that; `persistent` are weights that stay gathered until the update;
+    - `resting` is the reduction's bucket where it never goes; else it is `bucket` from the first gradient on, so many
+      moments into the highest layer or with the head, and `bucket_before` in what comes before that; `persistent` are
+      weights that stay gathered until the update;
     - `embedding`, `head`, `head_back`, `embedding_back`: what the parts' tensors take, `flush` as the last bucket is
       reduced and `at_boundary` as all gradients are;
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
@@ -44,6 +45,7 @@ class ZeroEngineStage:
     resting: FloatArray
     bucket_before: FloatArray
     bucket: FloatArray
+    moments_before_bucket: int
     persistent: FloatArray
     embedding: Pass
     head: Pass
@@ -78,7 +80,9 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
         own = layer.bytes
         unsaved = only(layer.is_lowest, stage.unsaved)
         kept[layer] = step.take("activations", "kept by the layer", own.kept - unsaved)
+        first_run = step.take("activations", "layer's first run", own.traffic.first_run)
         _pass(step, traffic, Pass(most=own.traffic.forward, left=own.traffic.left_forward))
+        step.drop(first_run)
         with step.where(layer.is_lowest):
             step.grow(embedded, stage.embedded)
     step.drop(embedded)
@@ -91,13 +95,20 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     message = step.take("activations", "gradient of the stream", stage.message)
     step.drop(step.take("gradients", "head's gradient", stage.head_gradient), logits, stream)
     tied = step.take("gradients", "gradient of a table that waits", stage.tied)
-    step.resize(bucket, stage.bucket)
+    if not stage.moments_before_bucket:
+        step.resize(bucket, stage.bucket)
     _pass(step, traffic, stage.head_back)
     step.drop(message)
     for layer in step.each(stage.layers, downwards=True):
         own = layer.bytes
         step.resize(kept[layer], own.beside_moments)
-        step.moments(own.moments, unsaved=only(layer.is_lowest, stage.unsaved))
+        unsaved, first = only(layer.is_lowest, stage.unsaved), stage.moments_before_bucket
+        if first:
+            step.moments(own.moments[:first], unsaved=unsaved)
+            with step.where(layer.is_highest):
+                step.resize(bucket, stage.bucket)
+        if own.moments[first:]:
+            step.moments(own.moments[first:], unsaved=unsaved)
         step.drop(kept[layer])
         step.resize(traffic, traffic.amount + own.traffic.left)
     message = step.take("activations", "gradient of the stream", stage.message)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from plimsoll.planners.memory.programs.zero.tensors import Tensor
 
 # runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once without ZeRO.
@@ -51,33 +53,35 @@ class Kept:
 
 
 class Parts:
-    """The parts of stages 1 and 2: all parameters end to end, cut evenly; the last rank's part is the model's end.
+    """The parts of stages 1 and 2: all parameters end to end, cut evenly; one rank's, where none is named the last's.
 
     `touched` are the elements of the tensors that it reaches into, whole ones: for these gradients that a rank keeps
     are allocated at once (stage_1_and_2.py, 2184). `slices` are what of them lies within the part.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
-        elements = sum(tensor.elements for tensor in tensors)
-        # Padded to two elements a rank (stage_1_and_2.py, 435).
-        self.each = 2 * -(-elements // (2 * ranks))
-        self._first = self.each * (ranks - 1)
-        ends = itertools.accumulate(tensor.elements for tensor in tensors)
-        own = [(tensor.elements, end) for tensor, end in zip(tensors, ends, strict=True) if self.is_own(end)]
+    def __init__(self, tensors: Sequence[Tensor], ranks: int, rank: int | None = None) -> None:
+        sizes = [tensor.elements for tensor in tensors]
+        self.each = part_elements(sum(sizes), ranks)
+        self._first = self.each * (ranks - 1 if rank is None else rank)
+        ends = itertools.accumulate(sizes)
+        own = [(size, end) for size, end in zip(sizes, ends, strict=True) if self.is_own(end - size, end)]
         self.touched = sum(size for size, _ in own)
-        self.slices = [min(size, end - self._first) for size, end in own]
+        self.slices = [self._slice(end - size, end) for size, end in own]
 
-    def is_own(self, end: int) -> bool:
-        """Return whether the last part reaches into what ends there."""
-        return end > self._first
+    def is_own(self, first: int, end: int) -> bool:
+        """Return whether the part reaches into these elements."""
+        return self._slice(first, end) > 0
 
     def largest_slice(self, sizes: Sequence[int], end: int) -> int:
         """Return the most of one tensor that lies within the part; the last of them ends there, the first is last."""
         most = 0
         for size in sizes:
-            most = max(most, min(size, end - self._first))
+            most = max(most, self._slice(end - size, end))
             end -= size
         return most
+
+    def _slice(self, first: int, end: int) -> int:
+        return min(end, self._first + self.each) - max(first, self._first)
 
     def copied(self, first: int, end: int, bucket: int) -> int:
         """Return the largest copy that is made as these elements are reduced.
@@ -93,6 +97,28 @@ class Parts:
                 most = max(most, gathered if slices > 1 else 0)
                 gathered = slices = 0
         return most
+
+
+def part_elements(elements: int, ranks: int) -> int:
+    """Return the elements of a part: all are padded to two a rank (stage_1_and_2.py, 435)."""
+    return 2 * -(-elements // (2 * ranks))
+
+
+def fullest_ranks(tensors: Sequence[Tensor], ranks: int) -> list[int]:
+    """Return the ranks of which one holds most: the first, the last, and the one whose part touches most.
+
+    The last one's gradients come first, while all that the layers keep is there; the first one's are allocated before
+    any other gradient of stage 1 is let go of.
+    """
+    sizes = np.array([tensor.elements for tensor in tensors], dtype=np.int64)
+    ends = np.cumsum(sizes)
+    each = part_elements(int(sizes.sum()), ranks)
+    borders = np.minimum(np.arange(ranks + 1) * each, sizes.sum())
+    first = np.minimum(np.searchsorted(ends, borders[:-1], side="right"), len(sizes) - 1)
+    last = np.minimum(np.searchsorted(ends, borders[1:], side="left"), len(sizes) - 1)
+    touched = ends[last] - ends[first] + sizes[first]
+    most = ranks - 1 - int(touched[::-1].argmax())
+    return sorted({0, most, ranks - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +171,7 @@ class DividedAsTheyCome:
 
     def _flush(self) -> int:
         most = self.held + self._parts.copied(self._first, self._last, self._bucket)
-        is_own = bool(self._sizes) and self._parts.is_own(self._last)
+        is_own = bool(self._sizes) and self._parts.is_own(self._first, self._last)
         if is_own and self._sending:
             largest = self._parts.largest_slice(self._sizes, self._last)
             most = max(most, self.held - self._stays + self._sending.norm * largest)
@@ -236,7 +262,7 @@ def divided_at_boundary(tensors: Sequence[Tensor], parts: Parts, bucket: int, se
     for tensor in [*tensors, None]:
         if tensor is None or filled + tensor.elements > bucket:
             most = max(most, held + parts.copied(first, end, bucket))
-            if sizes and parts.is_own(end):
+            if sizes and parts.is_own(first, end):
                 if sending:
                     most = max(most, held + sending.norm * parts.largest_slice(sizes[::-1], end))
                 else:

@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from plimsoll.planners.architecture import Operation, OperationKind
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
-from plimsoll.planners.memory.activations import saved_bytes
+from plimsoll.planners.memory.activations import NOTHING_SAVED, saved_bytes
+from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, softmax_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest
 from plimsoll.planners.memory.programs.logits import logits_gradient
 from plimsoll.planners.memory.programs.question import Question
@@ -20,7 +22,7 @@ from plimsoll.planners.memory.programs.sharded_stage import _embedded
 from plimsoll.planners.memory.programs.stage_layers import layer_of_kind
 from plimsoll.planners.memory.programs.zero.engine import Pass, ZeroEngineStage
 from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD
-from plimsoll.planners.memory.programs.zero.tensors import At
+from plimsoll.planners.memory.programs.zero.tensors import At, tensors_of
 from plimsoll.planners.memory.programs.zero.ways import (
     GRADIENTS_DIVIDED,
     OPTIMIZER_DIVIDED,
@@ -32,7 +34,7 @@ from plimsoll.planners.memory.programs.zero.ways import (
 )
 from plimsoll.planners.memory.rank_share import rank_share
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, LayerOnRank, Moment, Traffic, only, opposite, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, NO_TRAFFIC, LayerOnRank, Moment, only, opposite, some
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 # What the architecture calls the operations of experts.
@@ -79,6 +81,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, spread(lambda way: way.staged)),
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),
+        moments_before_bucket=_moments_before_gradients(job),
         persistent=spread(lambda way: way.persistent),
         embedding=of_part(EMBEDDING, *FORWARDS),
         head=of_part(HEAD, *FORWARDS),
@@ -120,6 +123,16 @@ def _followed(asked: Question, told: ZeroBuckets, accumulates: BoolArray) -> tup
     ), inverse
 
 
+def _moments_before_gradients(job: Job) -> int:
+    """Return how many moments of the highest layer's backward pass there are before the first gradient of all."""
+    if any(tensor.learns for tensor in tensors_of(job.head, 1)):
+        return 0
+    highest = max(job.layers, key=lambda part: max(part.block.layers, default=0))
+    made = [tensor.at for tensor in tensors_of(highest, 1) if tensor.learns]
+    times = (At.LAST, At.LAST, At.FEED_FORWARD, At.OUTPUT, At.ATTENTION)
+    return times.index(min(made)) if made else len(times)
+
+
 def _spread(followed: Sequence[Followed], inverse: IntArray, quantity: Callable[[Followed], float]) -> FloatArray:
     return np.array([quantity(way) for way in followed], dtype=np.float64)[inverse]
 
@@ -148,6 +161,7 @@ def _layer(asked: Question, kind: int) -> tuple[LayerOnRank, Sequence[At | None]
         layer,
         kept=layer.kept + only(opposite(layer.is_recomputed), inputs),
         moments=tuple(Moment(name, activations, NO_BYTES) for name, activations, _ in moments),
+        traffic=replace(NO_TRAFFIC, first_run=only(layer.is_recomputed, _first_run(asked, kind))),
     ), [at for _, _, at in moments]
 
 
@@ -158,9 +172,26 @@ def _with_traffic(layer: LayerOnRank, times: Sequence[At | None], taken: Sequenc
         moment if at is None else moment._replace(gradients=meanwhile[at])
         for moment, at in zip(layer.moments, times, strict=True)
     ]
-    return replace(
-        layer, moments=tuple(moments), traffic=Traffic(forward=forward, left_forward=left_forward, left=left)
+    traffic = replace(layer.traffic, forward=forward, left_forward=left_forward, left=left)
+    return replace(layer, moments=tuple(moments), traffic=traffic)
+
+
+def _first_run(asked: Question, kind: int) -> FloatArray:
+    """Return what is live as the softmax of eager attention runs for the first time: scores, and what it reads them of.
+
+    The scores with their mask, and the softmax's argument and result.
+    """
+    job = asked.job
+    attentions = attentions_of(job.layers[kind].block)
+    if not attentions or not has_scores(job.attention, job.profile.kernels):
+        return NO_BYTES
+    product, size = attentions[0], job.precision.compute_bytes
+    live = replace(
+        NOTHING_SAVED,
+        tensor_bytes=float(size * product.heads * (2 * product.key_dim + product.value_dim)),
+        score_bytes=float(product.heads * (size + 2 * softmax_bytes(product, size))),
     )
+    return np.ceil(rank_share(asked.layouts, job).of(live))
 
 
 def _frozen_inputs(asked: Question, kind: int) -> FloatArray:

@@ -7,6 +7,7 @@ in the end, than as each layer began.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +31,8 @@ class Walk:
     end: int
 
 
-def walk(levels: Levels, reduction: Reduction, *, spared: int, pulled_by: int | None) -> Walk:
-    """Go through a micro-batch's events with one way to reduce gradients.
+def walk(levels: Levels, reductions: Sequence[Reduction], *, spared: int, pulled_by: int | None) -> Walk:
+    """Go through a micro-batch's events with one way to reduce gradients, and the most of some ranks at each.
 
     So much is `spared` in the first micro-batch, which finds no moments. Parts that wait on the host are pulled by so
     many ranks, each its own.
@@ -40,6 +41,19 @@ def walk(levels: Levels, reduction: Reduction, *, spared: int, pulled_by: int | 
     most, gathered = np.maximum(usual[:2], first[:2] - spared)
     if pulled_by:
         most = most - (-np.maximum(usual[2], first[2]) // pulled_by)
+    of_ranks = [_reduced(levels, reduction) for reduction in reductions]
+    most = most + np.cumsum(levels.made) + np.maximum.reduce([meanwhile for meanwhile, _ in of_ranks])
+    left = gathered + np.maximum.reduce([held for _, held in of_ranks])
+    forward, backward = (
+        _passages(levels, most, left, begin, end) for begin, end in ((0, levels.turn), (levels.turn, len(left)))
+    )
+    stays = int(gathered[-1]) if len(left) else 0
+    before_end = stays + max(reduction.held for reduction in reductions)
+    return Walk(forward, backward, before_end, stays + max(reduction.end() for reduction in reductions))
+
+
+def _reduced(levels: Levels, reduction: Reduction) -> tuple[Numbers, Numbers]:
+    """Return what is held of gradients during each event at most, and after it."""
     meanwhile, kept = [0], [0]
     for tensor in levels.reduced:
         meanwhile.append(reduction.hook(tensor))
@@ -47,13 +61,7 @@ def walk(levels: Levels, reduction: Reduction, *, spared: int, pulled_by: int | 
     is_reduced = levels.made < 0
     so_far = np.cumsum(is_reduced)
     held = np.array(kept, dtype=np.int64)[so_far]
-    most = most + np.where(is_reduced, np.array(meanwhile, dtype=np.int64)[so_far], held) + np.cumsum(levels.made)
-    left = held + gathered
-    forward, backward = (
-        _passages(levels, most, left, begin, end) for begin, end in ((0, levels.turn), (levels.turn, len(left)))
-    )
-    before_end = int(left[-1]) if len(left) else 0
-    return Walk(forward, backward, before_end, before_end - reduction.held + reduction.end())
+    return np.where(is_reduced, np.array(meanwhile, dtype=np.int64)[so_far], held), held
 
 
 def _passages(levels: Levels, most: Numbers, left: Numbers, begin: int, end: int) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from plimsoll.planners.memory.programs.zero.reduction import (
     ScatteredAsTheyCome,
     Sending,
     divided_at_boundary,
+    fullest_ranks,
     runs_beyond,
     whole_at_boundary,
 )
@@ -104,7 +105,9 @@ def follow(engine: Engine, way: Way) -> Followed:
     tensors = model_tensors(engine.embedding, engine.layers, engine.head, way.expert_parallel)
     learning = list(tensors.learning())
     elements = sum(tensor.elements for tensor in learning)
-    parts = Parts(learning, way.ranks)
+    is_flat = way.stage in (OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED)
+    fullest = fullest_ranks(learning, way.ranks) if is_flat and learning else [way.ranks - 1]
+    parts = [Parts(learning, way.ranks, rank) for rank in fullest]
     sending = None
     if way.offload:
         cast = FP32_BYTES // engine.size
@@ -114,11 +117,11 @@ def follow(engine: Engine, way: Way) -> Followed:
             adds_up=way.adds_up,
             all_at_once=cast if engine.to_drives else 0,
         )
-    of_stage: dict[int, Callable[[], Reduction]] = {
-        GRADIENTS_DIVIDED: lambda: DividedAsTheyCome(learning, parts, engine.bucket, sending),
-        WEIGHTS_DIVIDED: lambda: ScatteredAsTheyCome(way.ranks, engine.bucket, sending),
-    }
-    reduction = of_stage.get(way.stage, lambda: Kept(adds_up=way.adds_up))()
+    reductions: list[Reduction] = [Kept(adds_up=way.adds_up)]
+    if way.stage == GRADIENTS_DIVIDED:
+        reductions = [DividedAsTheyCome(learning, part, engine.bucket, sending) for part in parts]
+    elif way.stage == WEIGHTS_DIVIDED:
+        reductions = [ScatteredAsTheyCome(way.ranks, engine.bucket, sending)]
     is_sharded = way.stage == WEIGHTS_DIVIDED
     gathers = is_sharded and (way.ranks > 1 or way.offload == PARAMETERS_TOO)
     events = levels(
@@ -132,25 +135,25 @@ def follow(engine: Engine, way: Way) -> Followed:
     )
     moments = 0 if way.offload else sum(-(-tensor.elements // way.ranks) for tensor in learning) * engine.moment_bytes
     pulled_by = way.ranks if way.offload == PARAMETERS_TOO else None
-    done = walk(events, reduction, spared=moments // engine.size, pulled_by=pulled_by)
-    boundary = {
-        WHOLE: lambda: whole_at_boundary(learning),
-        OPTIMIZER_DIVIDED: lambda: divided_at_boundary(learning, parts, engine.bucket, sending) - elements,
-    }
+    done = walk(events, reductions, spared=moments // engine.size, pulled_by=pulled_by)
+    at_boundary = whole_at_boundary(learning) if way.stage == WHOLE else 0
+    if way.stage == OPTIMIZER_DIVIDED:
+        of_ranks = [divided_at_boundary(learning, part, engine.bucket, sending) for part in parts]
+        at_boundary = max(of_ranks) - elements
     size = engine.size
     most_forwards = done.forward[:, :-1].max(axis=1)
     return Followed(
         parts=size * np.column_stack([most_forwards, done.forward[:, -1], done.backward]),
         flush=size * (done.end - done.before_end),
-        at_boundary=size * boundary.get(way.stage, lambda: 0)(),
-        touched=0 if sending else size * parts.touched,
+        at_boundary=size * at_boundary,
+        touched=0 if sending else size * max(part.touched for part in parts),
         staged=size * max((tensor.elements for tensor in learning), default=0) if sending and not is_sharded else 0,
         persistent=size * persistent_elements(tensors) if gathers else 0,
         update=_update(engine, way, parts, learning, elements),
     )
 
 
-def _update(engine: Engine, way: Way, parts: Parts, learning: Sequence[Tensor], elements: int) -> int:
+def _update(engine: Engine, way: Way, parts: Sequence[Parts], learning: Sequence[Tensor], elements: int) -> int:
     """Return what the update makes beside the states and the gradients that it finds.
 
     - Stage 0: gradients in fp32, with AdamW end to end besides (fused_optimizer.py, 252; unfused_optimizer.py, 179).
@@ -163,9 +166,9 @@ def _update(engine: Engine, way: Way, parts: Parts, learning: Sequence[Tensor], 
     if way.stage == WHOLE:
         return FP32_BYTES * elements * (1 if engine.keeps_copies_apart else 2)
     if way.stage < WEIGHTS_DIVIDED:
-        at_once, slices = parts.each, parts.slices
-        copy = engine.size * at_once if len(slices) > 1 else 0
-        return max(copy + FP32_BYTES * at_once, NORM_BYTES * max(slices, default=0))
+        at_once, several = parts[0].each, any(len(part.slices) > 1 for part in parts)
+        largest = max((size for part in parts for size in part.slices), default=0)
+        return max((engine.size * several + FP32_BYTES) * at_once, NORM_BYTES * largest)
     sizes = [-(-tensor.elements // way.ranks) for tensor in learning]
     groups = list(runs_beyond(sizes, SUB_GROUP_ELEMENTS - 1))
     updated = max((sum(group) * (FP32_BYTES + engine.size * (len(group) > 1)) for group in groups), default=0)

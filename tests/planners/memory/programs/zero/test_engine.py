@@ -17,12 +17,15 @@ from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
 from plimsoll.planners.memory.steps.layers import Part, every_layer
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
+from plimsoll.planners.questions import Lora
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # Matrices of 4,096, 2,048, 2,048 and 4,096 and three of 8,192, two norms of 64; embedding and head of 64,000 each.
 LAYER = 36_864 + 128
 ELEMENTS = 4 * LAYER + 2 * 64_000 + 64
+# The first half of all, which ends 32 elements into the third layer, touches that layer's query whole.
+TOUCHED = 64_000 + 2 * LAYER + 4_096
 BUCKET = 2 * 500_000_000  # reduce_bucket_size elements of 2 bytes
 
 
@@ -31,10 +34,9 @@ def _asked(*layouts, model=None, micro_batches=1, profile=None, **training):
     asked = question(
         model=model or small_llama(),
         gpus=gpus,
-        sequence_length=8,
         global_batch_size=gpus * micro_batches,
         framework="deepspeed",
-        **training,
+        **{"sequence_length": 8, **training},
     )
     job = training_job(asked, profile or load_profile("deepspeed"))
     candidates = candidates_from_rows(list(layouts))
@@ -54,9 +56,8 @@ def _stage(zero_stage, *, gpus=2, offload=0, **asked):
     [
         (0, "adamw", 2 * ELEMENTS, 8 * ELEMENTS),
         (0, "lion", 2 * ELEMENTS, 4 * ELEMENTS),
-        # The last half of all begins 32 elements into the third layer, whose query it therefore touches whole.
-        (1, "adamw", 2 * (ELEMENTS // 2 + 32), (2 + 4) * ELEMENTS // 2),
-        (2, "adamw", 2 * (ELEMENTS // 2 + 32), (2 + 4) * ELEMENTS // 2),
+        (1, "adamw", 2 * TOUCHED, (2 + 4) * ELEMENTS // 2),
+        (2, "adamw", 2 * TOUCHED, (2 + 4) * ELEMENTS // 2),
         # Everything divides by two; the parts make one sub-group.
         (3, "adamw", 2 * ELEMENTS // 2, (2 + 4) * ELEMENTS // 2),
     ],
@@ -83,11 +84,33 @@ def test_what_micro_batches_before_have_left(zero_stage, micro_batches, kept):
 
 
 def test_a_later_micro_batch_of_stage_two_keeps_the_part_twice():
-    touched = 2 * (ELEMENTS // 2 + 32)
     stage = _stage(2, micro_batches=4)
-    assert stage.rest.kept_gradients.item() == touched
+    assert stage.rest.kept_gradients.item() == 2 * TOUCHED
     # All fits into one bucket, which both parts have of: it is copied as it is flushed at the end.
     assert stage.flush.item() == 2 * ELEMENTS
+
+
+def test_of_all_ranks_the_fullest_decides():
+    # DeepSpeed's own engine, every rank traced: GiB.
+    model = small_llama(
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=128256,
+    )
+    of_all_ranks = {
+        (1, 1): (11.76, 11.76, 12.17, 11.76),
+        (2, 1): (9.18, 9.18, 10.54, 9.70, 9.61, 10.50, 10.14, 10.14),
+        (2, 2): (10.16, 10.16, 11.93, 10.25, 10.06, 11.85, 11.11, 11.11),
+    }
+    for (zero_stage, micro_batches), traced in of_all_ranks.items():
+        layout = {"data_parallel": 8, "zero_stage": zero_stage, "recompute": FULL}
+        step = Step()
+        asked = _asked(layout, model=model, micro_batches=micro_batches, sequence_length=512)
+        zero_engine(step, zero_engine_stage(asked))
+        assert step.peak.item() / 2**30 == pytest.approx(max(traced), abs=0.005)
 
 
 def test_stage_zero_copies_all_gradients_at_the_end():
@@ -163,7 +186,25 @@ def test_an_account_lets_go_of_all_that_it_takes():
     # Parameters, fp32 copy and moments of half of them, and the gradients that the update has found.
     assert held == {
         "parameters": 2 * ELEMENTS,
-        "gradients": 2 * (ELEMENTS // 2 + 32),
+        "gradients": 2 * TOUCHED,
         "optimizer": 12 * ELEMENTS // 2,
     }
     assert sum(account.events[-1].held[3:]) == 0
+
+
+def test_the_first_run_of_eager_attention_has_scores_that_no_layer_keeps():
+    layouts = [{"data_parallel": 2, "zero_stage": 3, "recompute": recompute} for recompute in (NONE, FULL)]
+    stage = zero_engine_stage(_asked(*layouts, attention="eager"))
+    (layer,) = stage.layers.runs[0].layers[Part.FIRST]
+    # 4 heads: scores in 16 bits, the softmax's argument and result in 32; queries and keys, and the values, of 16 each.
+    scores = 4 * 8 * 8 * (2 + 4 + 4)
+    assert layer.bytes.traffic.first_run.ravel().tolist() == [0, scores + 2 * 4 * 3 * 16 * 8]
+
+
+@pytest.mark.parametrize(
+    ("targets", "before"),
+    [(("q_proj",), 4), (("o_proj", "q_proj"), 3), (("gate_proj",), 2), (("down_proj", "q_proj"), 0)],
+)
+def test_of_adapters_the_first_gradient_may_come_late_in_the_highest_layer(targets, before):
+    assert _stage(2, method="lora", lora=Lora(target_modules=targets)).moments_before_bucket == before
+    assert _stage(2).moments_before_bucket == 0

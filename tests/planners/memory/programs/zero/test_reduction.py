@@ -10,6 +10,7 @@ from plimsoll.planners.memory.programs.zero.reduction import (
     ScatteredAsTheyCome,
     Sending,
     divided_at_boundary,
+    fullest_ranks,
     runs_beyond,
     whole_at_boundary,
 )
@@ -28,6 +29,14 @@ def _tensors(*sizes):
 def test_the_last_part_touches_whole_tensors(sizes, each, touched, slices):
     parts = Parts(_tensors(*sizes), 2)
     assert (parts.each, parts.touched, parts.slices) == (each, touched, slices)
+
+
+def test_the_fullest_ranks_are_the_first_the_last_and_the_one_that_touches_most():
+    # Of 16 elements the second four are of two tensors, of 1 and of 7; the third four are of the latter alone.
+    tensors = _tensors(4, 1, 7, 2, 2)
+    assert [Parts(tensors, 4, rank).touched for rank in range(4)] == [4, 8, 7, 4]
+    assert fullest_ranks(tensors, 4) == [0, 1, 3]
+    assert fullest_ranks(_tensors(4, 4), 2) == [0, 1]
 
 
 def test_only_slices_of_several_ranks_are_copied():
