@@ -44,6 +44,11 @@ class Units:
 
     def __init__(self, step: Step, when: Gathering) -> None:
         self._step, self._when = step, when
+        self._stays_whole = opposite(when.by_layer)
+        self._reduces_at_once = opposite(when.for_the_step)
+        self._lets_shards_go = either(when.adds_up, when.sends)
+        self._keeps_shards = opposite(self._lets_shards_go)
+        self._lets_outputs_go = opposite(when.waits_for_replicas)
         # The part of a unit's sum that is made; an interleaved stage comes to its chunks one after the other.
         self.sums_made = ALL_SUMS
         # Whether sums are there already and no larger for a further micro-batch.
@@ -86,7 +91,7 @@ class Units:
             ahead = step.take("communication", "gathered", unit.buffer)
             step.drop(self._buffer)
             step.hand_over(ahead, self._buffer)
-        with step.where(opposite(self._when.by_layer)):
+        with step.where(self._stays_whole):
             step.grow(whole, unit.weights)
         return whole
 
@@ -125,7 +130,7 @@ class Units:
     def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held, *, is_whole: bool = False) -> None:
         """Let go of a unit's weights and reduce its gradients, or add them up until the step's last micro-batch."""
         step, when = self._step, self._when
-        with step.where(opposite(when.for_the_step)):
+        with step.where(self._reduces_at_once):
             step.drop(whole)
             self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
@@ -158,18 +163,17 @@ class Units:
         step.drop(self._reduction)
         step.grow(self._reduction, unit.reduced)
         step.resize(gradients, last)
-        is_let_go = either(when.adds_up, when.sends)
         if when.casts_shards:
             step.grow(self._outputs, unit.output)
             step.grow(self._shards, unit.shard)
         else:
-            with step.where(opposite(is_let_go)):
+            with step.where(self._keeps_shards):
                 step.grow(self._shards, unit.shard)
-            with step.where(is_let_go):
+            with step.where(self._lets_shards_go):
                 step.grow(self._outputs, unit.output)
         step.drop(gradients)
-        with step.where(opposite(when.waits_for_replicas)), step.where(True if when.casts_shards else is_let_go):
+        with step.where(self._lets_outputs_go), step.where(True if when.casts_shards else self._lets_shards_go):
             step.shrink(self._outputs, unit.output)
         if when.casts_shards:
-            with step.where(is_let_go):
+            with step.where(self._lets_shards_go):
                 step.shrink(self._shards, unit.shard)

@@ -48,9 +48,9 @@ class Levels:
 def levels(model: ModelTensors, gathering: Limits | None, **told: bool) -> Levels:
     """Return a micro-batch's events and what is gathered at each."""
     first, end = _like_layers(model)
-    if gathering is not None and first < end:
+    if first < end:
         elements = sum(tensor.elements for tensor in model.layers[first])
-        fewer = 2 * (BEYOND_REACH + -(-REUSE_DISTANCE // elements))
+        fewer = 2 * (BEYOND_REACH + (0 if gathering is None else -(-REUSE_DISTANCE // elements)))
         if fewer < end - first:
             short = replace(model, layers=(*model.layers[: first + fewer], *model.layers[end:]))
             found = _repeated(_whole(short, gathering, **told), first + fewer // 2, more=end - first - fewer)

@@ -7,7 +7,6 @@ flushed as the next gradient does not fit; one that is larger than the bucket wa
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,13 +59,13 @@ class Parts:
     """
 
     def __init__(self, tensors: Sequence[Tensor], ranks: int, rank: int | None = None) -> None:
-        sizes = [tensor.elements for tensor in tensors]
-        self.each = part_elements(sum(sizes), ranks)
+        sizes = np.array([tensor.elements for tensor in tensors], dtype=np.int64)
+        self.each = part_elements(int(sizes.sum()), ranks)
         self._first = self.each * (ranks - 1 if rank is None else rank)
-        ends = itertools.accumulate(sizes)
-        own = [(size, end) for size, end in zip(sizes, ends, strict=True) if self.is_own(end - size, end)]
-        self.touched = sum(size for size, _ in own)
-        self.slices = [self._slice(end - size, end) for size, end in own]
+        ends = np.cumsum(sizes)
+        slices = np.minimum(ends, self._first + self.each) - np.maximum(ends - sizes, self._first)
+        self.touched = int(sizes[slices > 0].sum())
+        self.slices: list[int] = slices[slices > 0].tolist()
 
     def is_own(self, first: int, end: int) -> bool:
         """Return whether the part reaches into these elements."""

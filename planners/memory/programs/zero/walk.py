@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from plimsoll.planners.memory.programs.zero.levels import Levels, Numbers
 from plimsoll.planners.memory.programs.zero.reduction import Reduction
-from plimsoll.planners.memory.programs.zero.tensors import At
+from plimsoll.planners.memory.programs.zero.tensors import At, Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +32,29 @@ class Walk:
     end: int
 
 
-def walk(levels: Levels, reductions: Sequence[Reduction], *, spared: int, pulled_by: int | None) -> Walk:
-    """Go through a micro-batch's events with one way to reduce gradients, and the most of some ranks at each.
+class Reduced(NamedTuple):
+    """Elements of gradients that are held at most as each comes, and after it, first of all before any of them.
+
+    `at_end` are those as the last bucket is flushed.
+    """
+
+    meanwhile: Numbers
+    held: Numbers
+    at_end: int
+
+
+def reduced_by(reductions: Sequence[Reduction], gradients: Sequence[Tensor]) -> Reduced:
+    """Return what gradients hold that come in this order, of some ranks the most at each."""
+    meanwhile, held = np.zeros((2, len(reductions), len(gradients) + 1), dtype=np.int64)
+    for rank, reduction in enumerate(reductions):
+        for place, tensor in enumerate(gradients, start=1):
+            meanwhile[rank, place] = reduction.hook(tensor)
+            held[rank, place] = reduction.held
+    return Reduced(meanwhile.max(axis=0), held.max(axis=0), max(reduction.end() for reduction in reductions))
+
+
+def walk(levels: Levels, reduced: Reduced, *, spared: int, pulled_by: int | None) -> Walk:
+    """Go through a micro-batch's events with one way to reduce gradients.
 
     So much is `spared` in the first micro-batch, which finds no moments. Parts that wait on the host are pulled by so
     many ranks, each its own.
@@ -41,27 +63,16 @@ def walk(levels: Levels, reductions: Sequence[Reduction], *, spared: int, pulled
     most, gathered = np.maximum(usual[:2], first[:2] - spared)
     if pulled_by:
         most = most - (-np.maximum(usual[2], first[2]) // pulled_by)
-    of_ranks = [_reduced(levels, reduction) for reduction in reductions]
-    most = most + np.cumsum(levels.made) + np.maximum.reduce([meanwhile for meanwhile, _ in of_ranks])
-    left = gathered + np.maximum.reduce([held for _, held in of_ranks])
+    is_reduced = levels.made < 0
+    so_far = np.cumsum(is_reduced)
+    held = reduced.held[so_far]
+    most = most + np.cumsum(levels.made) + np.where(is_reduced, reduced.meanwhile[so_far], held)
+    left = gathered + held
     forward, backward = (
         _passages(levels, most, left, begin, end) for begin, end in ((0, levels.turn), (levels.turn, len(left)))
     )
     stays = int(gathered[-1]) if len(left) else 0
-    before_end = stays + max(reduction.held for reduction in reductions)
-    return Walk(forward, backward, before_end, stays + max(reduction.end() for reduction in reductions))
-
-
-def _reduced(levels: Levels, reduction: Reduction) -> tuple[Numbers, Numbers]:
-    """Return what is held of gradients during each event at most, and after it."""
-    meanwhile, kept = [0], [0]
-    for tensor in levels.reduced:
-        meanwhile.append(reduction.hook(tensor))
-        kept.append(reduction.held)
-    is_reduced = levels.made < 0
-    so_far = np.cumsum(is_reduced)
-    held = np.array(kept, dtype=np.int64)[so_far]
-    return np.where(is_reduced, np.array(meanwhile, dtype=np.int64)[so_far], held), held
+    return Walk(forward, backward, stays + int(reduced.held[-1]), stays + reduced.at_end)
 
 
 def _passages(levels: Levels, most: Numbers, left: Numbers, begin: int, end: int) -> Numbers:

@@ -26,8 +26,8 @@ from plimsoll.planners.memory.programs.zero.reduction import (
     whole_at_boundary,
 )
 from plimsoll.planners.memory.programs.zero.script import persistent_elements
-from plimsoll.planners.memory.programs.zero.tensors import Tensor, model_tensors
-from plimsoll.planners.memory.programs.zero.walk import walk
+from plimsoll.planners.memory.programs.zero.tensors import MOST_KEPT_PARTS, Tensor, model_tensors
+from plimsoll.planners.memory.programs.zero.walk import Reduced, reduced_by, walk
 from plimsoll.planners.stacks.records import ZeroBuckets
 
 PARAMETERS_TOO = 2  # of what is offloaded
@@ -103,25 +103,18 @@ def engine_of(job: Job, told: ZeroBuckets) -> Engine:
 @functools.lru_cache(maxsize=4096)
 def follow(engine: Engine, way: Way) -> Followed:
     tensors = model_tensors(engine.embedding, engine.layers, engine.head, way.expert_parallel)
-    learning = list(tensors.learning())
+    learning = tuple(tensors.learning())
     elements = sum(tensor.elements for tensor in learning)
-    is_flat = way.stage in (OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED)
-    fullest = fullest_ranks(learning, way.ranks) if is_flat and learning else [way.ranks - 1]
-    parts = [Parts(learning, way.ranks, rank) for rank in fullest]
+    parts = _parts(learning, way.ranks)
     sending = None
     if way.offload:
         cast = FP32_BYTES // engine.size
         sending = Sending(
             norm=NORM_BYTES // engine.size,
             cast=cast,
-            adds_up=way.adds_up,
+            adds_up=way.adds_up and way.stage == GRADIENTS_DIVIDED,
             all_at_once=cast if engine.to_drives else 0,
         )
-    reductions: list[Reduction] = [Kept(adds_up=way.adds_up)]
-    if way.stage == GRADIENTS_DIVIDED:
-        reductions = [DividedAsTheyCome(learning, part, engine.bucket, sending) for part in parts]
-    elif way.stage == WEIGHTS_DIVIDED:
-        reductions = [ScatteredAsTheyCome(way.ranks, engine.bucket, sending)]
     is_sharded = way.stage == WEIGHTS_DIVIDED
     gathers = is_sharded and (way.ranks > 1 or way.offload == PARAMETERS_TOO)
     events = levels(
@@ -135,7 +128,9 @@ def follow(engine: Engine, way: Way) -> Followed:
     )
     moments = 0 if way.offload else sum(-(-tensor.elements // way.ranks) for tensor in learning) * engine.moment_bytes
     pulled_by = way.ranks if way.offload == PARAMETERS_TOO else None
-    done = walk(events, reductions, spared=moments // engine.size, pulled_by=pulled_by)
+    adds_up = way.adds_up and way.stage <= OPTIMIZER_DIVIDED
+    reduced = _reduced(events.reduced, learning, way.stage, way.ranks, engine.bucket, sending, adds_up)
+    done = walk(events, reduced, spared=moments // engine.size, pulled_by=pulled_by)
     at_boundary = whole_at_boundary(learning) if way.stage == WHOLE else 0
     if way.stage == OPTIMIZER_DIVIDED:
         of_ranks = [divided_at_boundary(learning, part, engine.bucket, sending) for part in parts]
@@ -151,6 +146,31 @@ def follow(engine: Engine, way: Way) -> Followed:
         persistent=size * persistent_elements(tensors) if gathers else 0,
         update=_update(engine, way, parts, learning, elements),
     )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
+def _reduced(
+    gradients: tuple[Tensor, ...],
+    learning: tuple[Tensor, ...],
+    stage: int,
+    ranks: int,
+    bucket: int,
+    sending: Sending | None,
+    adds_up: bool,
+) -> Reduced:
+    """Return what gradients hold that come in this order: several ways share it."""
+    reductions: list[Reduction] = [Kept(adds_up=adds_up)]
+    if stage == GRADIENTS_DIVIDED:
+        reductions = [DividedAsTheyCome(learning, part, bucket, sending) for part in _parts(learning, ranks)]
+    elif stage == WEIGHTS_DIVIDED:
+        reductions = [ScatteredAsTheyCome(ranks, bucket, sending)]
+    return reduced_by(reductions, gradients)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
+def _parts(learning: tuple[Tensor, ...], ranks: int) -> tuple[Parts, ...]:
+    """Return the parts of the fullest ranks of stages 1 and 2."""
+    return tuple(Parts(learning, ranks, rank) for rank in fullest_ranks(learning, ranks))
 
 
 def _update(engine: Engine, way: Way, parts: Sequence[Parts], learning: Sequence[Tensor], elements: int) -> int:

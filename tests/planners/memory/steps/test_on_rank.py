@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, either, mask_of, only, opposite, some, without
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, either, mask_of, only, opposite, plus, some, without
 from tests.planners.memory.steps.small_layers import layer, unit
 
 HALF = np.array([1.0, 0.0])
@@ -37,6 +37,12 @@ def test_an_amount_is_held_where_the_mask_is():
 def test_an_amount_of_nothing_is_no_array():
     assert some(np.zeros(3)) is NO_BYTES
     assert some(HALF) is HALF
+
+
+def test_nothing_more_leaves_an_amount_as_it_is():
+    assert plus(HALF, NO_BYTES) is HALF
+    assert plus(NO_BYTES, HALF) is HALF
+    assert plus(HALF, HALF).tolist() == [2, 0]
 
 
 def test_an_amount_without_a_part_is_at_least_nothing():

@@ -145,3 +145,31 @@ def test_what_is_handed_from_layer_to_layer_is_the_last_one_s():
     step.drop(buffer)
     step.take("communication", "rest", amounts(11))
     assert step.peak.tolist() == [36]
+
+
+def test_a_piece_let_go_of_at_once_leaves_what_was_held_before_as_it_was():
+    step = Step()
+    kept = step.take("activations", "kept", amounts(3, 0))
+    step.drop(step.take("activations", "moment", amounts(4, 6)))
+    step.drop(kept)
+    step.take("activations", "next", amounts(6, 6))
+    assert step.peak.tolist() == [7, 6]
+
+
+def test_what_is_taken_of_both_kinds_before_anything_is_let_go_of_adds_up():
+    step = Step()
+    pieces = [step.take(item, item, amounts(2)) for item in ("activations", "gradients", "logits", "communication")]
+    step.drop(*pieces)
+    assert step.peak.tolist() == [8]
+
+
+def test_a_piece_is_resized_and_let_go_of_in_the_layouts_that_it_was_taken_in():
+    step = Step()
+    some, others = amounts(1, 0), amounts(1, 1)
+    with step.where(others), step.where(some):
+        piece = step.take("logits", "logits", amounts(4, 4))
+        step.resize(piece, amounts(9, 9))
+    with step.where(others), step.where(some):
+        step.drop(piece)
+    step.take("logits", "next", amounts(1, 1))
+    assert step.peak.tolist() == [9, 1]

@@ -28,8 +28,10 @@ def _tensors(model, method="full"):
 )
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("is_recomputed", [True, False])
-@pytest.mark.parametrize("has_leaves", [True, False])
-def test_the_middle_of_a_deep_model_is_as_if_every_layer_were_gone_through(model, method, is_recomputed, has_leaves):
+@pytest.mark.parametrize(("has_leaves", "gathering"), [(True, GATHERING), (False, GATHERING), (False, None)])
+def test_the_middle_of_a_deep_model_is_as_if_every_layer_were_gone_through(
+    model, method, is_recomputed, has_leaves, gathering
+):
     told = {
         "is_tied": False,
         "is_recomputed": is_recomputed,
@@ -38,8 +40,8 @@ def test_the_middle_of_a_deep_model_is_as_if_every_layer_were_gone_through(model
         "bias_first": False,
     }
     tensors = _tensors(model, method)
-    short = levels(tensors, GATHERING, **told)
-    whole = module._whole(tensors, GATHERING, **told)
+    short = levels(tensors, gathering, **told)
+    whole = module._whole(tensors, gathering, **told)
     assert (short.parts, short.turn) == (whole.parts, whole.turn)
     for name in ("layers", "moments", "made", "usual", "first"):
         np.testing.assert_array_equal(getattr(short, name), getattr(whole, name))
