@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,13 +20,16 @@ from plimsoll.planners.memory.layer_events import saved_with_and_without_input_g
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
+# Of a recomputed layer, as torch.autograd.backward of a second run is given them.
+OUTPUT_AND_GRADIENT = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBackward:
     """Activation bytes of one layer on one rank while it runs backward.
 
-    - `input`: what a second run starts from, wherever it waited, unless it saves that again; `mask`: what such a run is
-      given of eager attention;
+    - `input`: what a second run starts from, wherever it waited, unless it saves that again, and what it leaves;
+      `mask`: what such a run is given of eager attention;
     - `second_run`: what is live at the end of one under autocast; nothing elsewhere, where later moments hold more;
     - `working_set`: all that the layer saved; `transient`: gradients of its activations; `not_recomputed`: what
       selective recomputation saves of it beside what it recomputes;
@@ -173,7 +176,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             tokens * layer.scan_workspace / share.tensor,
         )
     stream = share.of_sequence(layer.input_width * stream_bytes)
-    return LayerActivity(
+    of_kind = LayerActivity(
         kept=np.where(layouts.recompute == SELECTIVE, selective, whole) if selective is not NO_BYTES else whole,
         selective=selective,
         checkpoint=stream,
@@ -181,7 +184,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         saved_by_several=twice,
         repeated_saves=again,
         backward=LayerBackward(
-            input=_input_apart(layer, stream, casts, job),
+            input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,
             second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NO_BYTES,
             working_set=whole,
@@ -208,6 +211,28 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
+    return _held_twice(of_kind, layer, share) if layer.copied_output_bytes else of_kind
+
+
+def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> LayerActivity:
+    """Return a layer with what its attention holds sequence first and batch first (`sequence_first.py`)."""
+    layouts = share.layouts
+    copied = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
+    beside, own = copied, of_kind.backward
+    if layer.unrotated_bytes and (layouts.recompute == SELECTIVE).any():
+        unrotated = share.tokens * layer.unrotated_bytes / share.tensor
+        beside = np.where(layouts.recompute == SELECTIVE, unrotated, copied)
+    until_attention = ("working_set", "at_last_matmul", "at_second_norm", "at_first_matmuls", "attention_gradients")
+    in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
+    changed = {
+        name: amount + beside for name in (*until_attention, *in_experts) if (amount := getattr(own, name)).any()
+    }
+    return replace(
+        of_kind,
+        kept=of_kind.kept + beside,
+        selective=of_kind.selective if of_kind.selective is NO_BYTES else of_kind.selective + beside,
+        backward=replace(own, **changed),
+    )
 
 
 def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: FloatArray) -> FloatArray:
@@ -217,10 +242,15 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     return share.of(layer.experts_last_product)
 
 
-def _input_apart(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
-    """Return a layer's input where its second run does not save it again; the textbook counts it always."""
+def _beside_second_run(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
+    """Return what stands beside a second run: a layer's input where it is not saved again, and output and gradient.
+
+    The textbook counts the input always.
+    """
     if job.profile.is_textbook:
         return stream
+    if job.profile.kernels.transformer_engine:
+        return OUTPUT_AND_GRADIENT * stream
     keeps = np.where(casts, layer.cast_keeps_input, layer.keeps_input)
     return NO_BYTES if keeps.all() else np.where(keeps, 0.0, stream)
 

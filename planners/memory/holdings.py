@@ -179,7 +179,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         largest_matrix_elements=functools.reduce(
             np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
         ),
-        dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
+        dummy_gradients=_dummy_gradient_bytes(job, rows, by_parameters),
         last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
             LayerHoldings(
@@ -362,11 +362,12 @@ def _matrices_only(part: BlockWeights) -> BlockWeights:
     )
 
 
-def _dummy_gradient_bytes(job: Job, by: Divisions) -> FloatArray:
-    """Return one compute-precision gradient of every distinct matrix of the layers, where the stack keeps them."""
-    if not job.profile.kernels.dummy_weight_gradients:
+def _dummy_gradient_bytes(job: Job, rows: StageRows, by: Divisions) -> FloatArray:
+    """Return one compute-precision gradient of every distinct matrix of layers and head, where the stack keeps them."""
+    if not job.profile.kernels.transformer_engine:
         return np.zeros(1)
-    return job.precision.compute_bytes * by.spread(_distinct_matrices, job.layers)
+    head = np.where(rows.has_head, by.spread(_head_matrix, _head_part(job)), 0.0)
+    return job.precision.compute_bytes * (by.spread(_distinct_matrices, job.layers) + head)
 
 
 def _head_part(job: Job) -> BlockWeights:

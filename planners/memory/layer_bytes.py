@@ -10,6 +10,7 @@ from typing import Any
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.adapters import adapters_by_input
 from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.planners.memory.activations import (
     NO_CASTS,
     SavedBytes,
@@ -47,6 +48,7 @@ from plimsoll.planners.memory.selective import (
     selective_input_bytes,
     selectively_saved_bytes,
 )
+from plimsoll.planners.memory.sequence_first import copied_output_bytes, unrotated_bytes
 from plimsoll.planners.stacks.profile import Profile
 from plimsoll.planners.stacks.records import Kernels
 
@@ -71,6 +73,8 @@ class LayerBytes:
     attention_gradients: SavedBytes
     returned_score_bytes: int
     mask_bytes: int
+    copied_output_bytes: int
+    unrotated_bytes: int
     at_first_matmuls: SavedBytes
     at_expert_matmuls: SavedBytes
     experts_last_product: SavedBytes | None
@@ -161,6 +165,8 @@ def _layer_bytes(
         at_second_norm=live_at_second_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),
         mask_bytes=mask_bytes(block, kernels, **sizes),
+        copied_output_bytes=copied_output_bytes(block, kernels, **sizes),
+        unrotated_bytes=unrotated_bytes(block, kernels, **sizes) if not modules or CORE_ATTENTION in modules else 0,
         returned_score_bytes=returned_score_bytes(block, kernels, **sizes),
         at_first_matmuls=live_at_first_products(block, kernels, **learning),
         not_recomputed_bytes=not_recomputed_bytes(block, **recomputed),

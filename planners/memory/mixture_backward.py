@@ -39,7 +39,7 @@ MEETING_IN_EXPERTS = 2
 
 def are_grouped(kernels: Kernels) -> bool:
     """Return whether experts are Transformer Engine's grouped product between Megatron-Core's own dispatches."""
-    return kernels.dummy_weight_gradients
+    return kernels.transformer_engine
 
 
 def live_at_combine(

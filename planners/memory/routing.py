@@ -29,7 +29,7 @@ def routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     (`permute` without `--moe-permute-fusion`).
     """
     experts, chosen = _sizes(block)
-    if kernels.dummy_weight_gradients:
+    if kernels.transformer_engine:
         each = GROUPED_INDICES_OF_CHOSEN * INDEX_BYTES + FP32_BYTES + GROUPED_SCORES_OF_CHOSEN * element_bytes
         return experts * INDEX_BYTES + chosen * each
     return experts * FP32_BYTES + chosen * (INDICES_OF_CHOSEN * INDEX_BYTES + element_bytes)
@@ -49,7 +49,7 @@ def latest_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> 
     Source: Megatron-Core, core/transformer/moe/token_dispatcher.py, `MoEAlltoAllTokenDispatcher` (`probs`,
     `routing_map`).
     """
-    return _sizes(block)[0] * (element_bytes + MASK_BYTES) if kernels.dummy_weight_gradients else 0
+    return _sizes(block)[0] * (element_bytes + MASK_BYTES) if kernels.transformer_engine else 0
 
 
 def _sizes(block: Block) -> tuple[int, int]:

@@ -68,8 +68,10 @@ class Kernels:
     output and its mask (0: adapters share the input of their matrix).
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
     the last matrix, which the router's gradient needs (Megatron weights before it).
-    `dummy_weight_gradients` marks kernels that add weight gradients up where they
-    accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
+    `transformer_engine` marks Megatron-Core with Transformer Engine: weight gradients are added up where they
+    accumulate, and autograd is handed an empty tensor instead, kept for each matrix; attention's tensors are sequence
+    first (`memory/sequence_first.py`); a recomputed layer's output and its gradient stay to the end of its backward
+    pass (tensor_parallel/random.py, `CheckpointFunction`), and so do messages of a pipeline (`programs/resident.py`).
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
     `transformers_modules` marks stacks that train transformers' own modules: attention's tensors are views of a
@@ -97,7 +99,7 @@ class Kernels:
     four_bit_input_bytes: int
     adapter_dropout_bytes: int
     combine_keeps_expert_outputs: bool
-    dummy_weight_gradients: bool
+    transformer_engine: bool
     experts_in_turn: bool
     fuses_scan_output: bool
     transformers_modules: bool

@@ -21,8 +21,9 @@ class AtRest:
     """Whole bytes on one rank of a stage.
 
     `kept_gradients` are those of the micro-batches before, `all_gradients` those that an update finds; `errors` are
-    what gradient compression remembers, `for_passes` what lasts from the first pass to the last: workspaces, tables.
-    `temporaries` are the update's.
+    what gradient compression remembers, `empty_gradients` what autograd is handed for those that are added up
+    elsewhere, `gathered_for_head` the place of the head's whole input; `for_passes` is what lasts from the first pass
+    to the last: workspaces, tables. `temporaries` are the update's.
     """
 
     parameters: FloatArray
@@ -31,6 +32,8 @@ class AtRest:
     all_gradients: FloatArray
     errors: FloatArray
     p2p_buffers: FloatArray
+    empty_gradients: FloatArray
+    gathered_for_head: FloatArray
     for_passes: FloatArray
     temporaries: FloatArray
 
@@ -47,11 +50,20 @@ def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
         all_gradients=gradients,
         errors=some(np.ceil(saved_routing_bytes(layouts, job, held.stage_elements))),
         p2p_buffers=some(np.ceil(p2p_buffer_bytes(layouts, asked.rows, job, active.p2p_message))),
-        for_passes=np.ceil(
-            held.dummy_gradients + active.gathered + active.saved_routing + pipeline_output(asked) + rotary
-        ),
+        empty_gradients=some(np.ceil(held.dummy_gradients)),
+        gathered_for_head=some(np.ceil(_gathered_for_head(asked))),
+        for_passes=np.ceil(active.gathered + active.saved_routing + pipeline_output(asked) + rotary),
         temporaries=some(np.where(layouts.offload == 0, np.ceil(_temporaries(asked)), 0.0)),
     )
+
+
+def _gathered_for_head(asked: Question) -> FloatArray:
+    """Return where Megatron-Core gathers the head's split input (tensor_parallel/layers.py, `GlobalMemoryBuffer`)."""
+    layouts, job = asked.layouts, asked.job
+    if not job.profile.kernels.transformer_engine:
+        return NO_BYTES
+    whole = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * job.precision.compute_bytes
+    return np.where(asked.rows.has_head & layouts.sequence_parallel, whole, 0.0)
 
 
 def pipeline_output(asked: Question) -> FloatArray:
@@ -96,6 +108,8 @@ def begin(step: Step, rest: AtRest) -> Lasting:
         step.take("parameters", "parameters", rest.parameters),
         step.take("optimizer", "optimizer states", rest.optimizer),
         step.take("communication", "errors of compression", rest.errors),
+        step.take("activations", "empty gradients", rest.empty_gradients),
+        step.take("communication", "head's whole input", rest.gathered_for_head),
         buffers,
     )
     gradients = step.take("gradients", "gradients of the micro-batches before", rest.kept_gradients)

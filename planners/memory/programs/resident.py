@@ -26,6 +26,7 @@ class ResidentStage:
 
     `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
     `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    `sent_before` is the gradient that was sent last, and `received_before` the next one, as a micro-batch goes forward.
     `unsaved` is what the first layer need not keep behind a frozen embedding.
     """
 
@@ -35,6 +36,8 @@ class ResidentStage:
     message: FloatArray
     received_in_buffers: FloatArray
     received_apart: FloatArray
+    sent_before: FloatArray
+    received_before: FloatArray
     unsaved: FloatArray
     head: FloatArray
     logits: FloatArray
@@ -47,8 +50,10 @@ def resident_stage(asked: Question) -> ResidentStage:
     layouts, rows, job, held, active = asked.layouts, asked.rows, asked.job, asked.held, asked.active
     kernels = job.profile.kernels
     received = received_gradient_bytes(layouts, rows, job, active.p2p_message)
-    adds_up = np.bool_(kernels.dummy_weight_gradients) & rows.has_embedding
+    adds_up = np.bool_(kernels.transformer_engine) & rows.has_embedding
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
+    goes_on = layouts.micro_batches(job.global_batch_size) > rows.in_flight
+    holds_last = np.bool_(kernels.transformer_engine) & (layouts.pipeline_parallel > 1) & goes_on
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
@@ -56,6 +61,8 @@ def resident_stage(asked: Question) -> ResidentStage:
         message=np.ceil(active.p2p_message),
         received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
+        sent_before=some(np.where(holds_last & ~rows.has_embedding, np.ceil(active.p2p_message), 0.0)),
+        received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
@@ -70,6 +77,8 @@ def resident(step: Step, stage: ResidentStage) -> None:
     lasting = begin(step, rest)
     others = step.take("activations", "micro-batches that wait", stage.others)
     step.phase = FORWARD
+    sent = step.take("activations", "gradient sent last", stage.sent_before)
+    received_before = step.take("activations", "gradient received next", stage.received_before)
     kept: dict[object, Held] = {}
     for layer in step.each(stage.layers):
         kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept)
@@ -79,7 +88,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
     head = step.take("activations", "kept by the head", stage.head)
     logits = step.take("logits", "logits", stage.logits)
     step.phase = BACKWARD
-    step.drop(logits, head)
+    step.drop(logits, head, received_before)
     # The highest layer's own moments have it, as their residual's gradient.
     received = step.take("activations", "gradient of the next stage", NO_BYTES)
     step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
@@ -90,7 +99,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
         with step.where(layer.is_highest):
             step.grow(received, stage.received_apart)
             step.grow(lasting.p2p_buffers, stage.received_in_buffers)
-    step.drop(received)
+    step.drop(received, sent)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
     step.drop(step.take("gradients", "embedding's gradient", stage.embedding_gradient), gradient)
     step.drop(lasting.passes)

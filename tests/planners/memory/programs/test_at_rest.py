@@ -35,7 +35,7 @@ def test_later_micro_batches_begin_beside_the_gradients():
     assert begun(global_batch_size=2).total == 16 * PARAMETERS + STEP_COUNTERS
 
 
-@pytest.mark.parametrize("framework", ["reference", "fsdp2", "ddp", "accelerate", "megatron"])
+@pytest.mark.parametrize("framework", ["reference", "fsdp2", "ddp", "accelerate", "nanotron"])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_an_update_finds_the_states_and_all_gradients_and_no_work(framework, batch):
     found = events(framework, model=small_llama(), sequence_length=32, global_batch_size=batch)

@@ -77,3 +77,39 @@ def test_logits_and_what_the_head_keeps_are_gone_as_the_top_layer_begins():
 def test_the_peak_of_the_account_is_the_largest_event():
     planned = memory("megatron", model=small_llama(), sequence_length=TOKENS)
     assert planned.allocated_bytes == max(event.total for event in step())
+
+
+def begun(found):
+    return next(event for event in found if event.name == "workspaces and tables")
+
+
+def test_autograd_is_handed_an_empty_gradient_of_each_matrix_and_keeps_it():
+    found = step()
+    # Queries and output 64 x 64, keys and values 32 x 64, three matrices of 128 x 64, and the head.
+    shapes = {64 * 64, 32 * 64, 128 * 64}
+    (empty,) = [event for event in found if event.name == "empty gradients"]
+    assert empty.change >= 2 * (sum(shapes) + TABLE)
+    assert held(found[-1], "activations") == empty.change
+
+
+def test_a_split_stream_is_gathered_before_the_head_for_good():
+    split = step(layout={"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1})
+    assert held(split[-1], "communication") == MESSAGE
+    assert held(step()[-1], "communication") == 0
+
+
+def test_a_pipeline_goes_forward_beside_the_gradients_it_last_sent_and_received():
+    first, last = (pipeline(8, stage=stage) for stage in (0, 1))
+    # The first stage sends none, the last receives none.
+    assert held(begun(first), "activations") == held(begun(pipeline(2, stage=0)), "activations")
+    names = [[event.name for event in found if event.change == MESSAGE] for found in (first, last)]
+    assert "gradient received next" in names[0]
+    assert "gradient sent last" not in names[0]
+    assert "gradient sent last" in names[1]
+    assert "gradient received next" not in names[1]
+
+
+def test_a_step_without_a_further_micro_batch_has_no_such_gradients():
+    # As many micro-batches as wait on the first of two stages.
+    names = {event.name for event in pipeline(2, stage=0)}
+    assert not names & {"gradient received next", "gradient sent last"}

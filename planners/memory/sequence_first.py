@@ -1,0 +1,34 @@
+"""What Transformer Engine's attention holds twice: its kernel wants batches first, all about it is sequence first.
+
+Source: Transformer Engine, attention/dot_product_attention/backends.py, `FlashAttention.forward`; Megatron-Core 0.16.1,
+transformer/attention.py, `get_query_key_value_tensors`.
+"""
+
+from __future__ import annotations
+
+from plimsoll.planners.architecture import Block
+from plimsoll.planners.memory.eager_attention import EAGER, attentions_of
+from plimsoll.planners.stacks.records import Kernels
+
+
+def copied_output_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> int:
+    """Return what a token's copy of the attention's output takes, which a micro-batch of several sequences has.
+
+    The kernel keeps the output batch first, the matrix behind it sequence first; of one sequence both are the same.
+    """
+    if not kernels.transformer_engine or attention == EAGER:
+        return 0
+    return element_bytes * sum(operation.heads * operation.value_dim for operation in attentions_of(block))
+
+
+def unrotated_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> int:
+    """Return what a token's queries and keys take as they were before their rotation.
+
+    They are one product with the values, of which a recomputed attention keeps a view; without that the kernel keeps
+    a copy of the values. Latent attention's are products of their own.
+    """
+    if not kernels.transformer_engine or attention == EAGER:
+        return 0
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    plain = [operation for operation in attentions_of(block) if operation.key_dim == operation.value_dim]
+    return element_bytes * sum(widths[name] for operation in plain for name in operation.inputs[:2])
