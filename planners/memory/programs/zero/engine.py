@@ -36,7 +36,8 @@ class ZeroEngineStage:
       reduced and `at_boundary` as all gradients are;
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
       `unsaved` what the first layer need not keep behind a frozen embedding;
-    - `head_kept`, `logits`, `kept_logits`, `logits_gradient`: at the head, at the loss, after it, and backwards;
+    - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
+      `logits_gradient` as it is differentiated and after that;
     - `head_gradient` is made of the head's matrix, and `tied` waits for the embedding's where both are one table.
     """
 
@@ -57,6 +58,7 @@ class ZeroEngineStage:
     embedded: FloatArray
     unsaved: FloatArray
     head_kept: FloatArray
+    forward_logits: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
     logits_gradient: FloatArray
@@ -88,9 +90,10 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     step.drop(embedded)
     _pass(step, traffic, stage.head)
     step.resize(stream, stage.head_kept)
-    logits = step.take("logits", "logits", stage.logits)
+    logits = step.take("logits", "logits", stage.forward_logits)
     step.resize(logits, stage.kept_logits)
     step.phase = BACKWARD
+    step.resize(logits, stage.logits)
     step.resize(logits, stage.logits_gradient)
     message = step.take("activations", "gradient of the stream", stage.message)
     step.drop(step.take("gradients", "head's gradient", stage.head_gradient), logits, stream)

@@ -7,6 +7,7 @@ flushed as the next gradient does not fit; one that is larger than the bucket wa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,8 @@ from plimsoll.planners.memory.programs.zero.tensors import Tensor
 REDUCED_AT_ONCE = 500_000_000
 # stage3.py, `_offload_grad_partition_at_boundary`: the norm is taken of so many elements at a time.
 NORM_AT_ONCE = 250_000_000
+# Some hundred buckets of some hundred numbers of ranks.
+MOST_KEPT_COPIES = 65_536
 
 
 class Reduction(Protocol):
@@ -83,19 +86,25 @@ class Parts:
         return min(end, self._first + self.each) - max(first, self._first)
 
     def copied(self, first: int, end: int, bucket: int) -> int:
-        """Return the largest copy that is made as these elements are reduced.
+        """Return the largest copy that is made as these elements are reduced."""
+        return copied(first, end, self.each, bucket)
 
-        Each rank's slice goes to it alone; slices are put end to end until they are more than the bucket, and one
-        alone is not copied (stage_1_and_2.py, `allreduce_and_scatter`, 1545).
-        """
-        most, gathered, slices = 0, 0, 0
-        while first < end:
-            cut = min((first // self.each + 1) * self.each, end)
-            gathered, slices, first = gathered + cut - first, slices + 1, cut
-            if gathered > bucket or first == end:
-                most = max(most, gathered if slices > 1 else 0)
-                gathered = slices = 0
-        return most
+
+@functools.lru_cache(maxsize=MOST_KEPT_COPIES)
+def copied(first: int, end: int, each: int, bucket: int) -> int:
+    """Return the largest copy that is made as these elements of parts of so many are reduced.
+
+    Each rank's slice goes to it alone; slices are put end to end until they are more than the bucket, and one
+    alone is not copied (stage_1_and_2.py, `allreduce_and_scatter`, 1545).
+    """
+    most, gathered, slices = 0, 0, 0
+    while first < end:
+        cut = min((first // each + 1) * each, end)
+        gathered, slices, first = gathered + cut - first, slices + 1, cut
+        if gathered > bucket or first == end:
+            most = max(most, gathered if slices > 1 else 0)
+            gathered = slices = 0
+    return most
 
 
 def part_elements(elements: int, ranks: int) -> int:

@@ -49,7 +49,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     told = job.profile.zero
     if told is None:
         raise ValueError(f"{job.profile.name} has no engine with buckets.")
-    size, zero_stage = job.precision.compute_bytes, layouts.zero_stage
+    size, zero_stage, loss = job.precision.compute_bytes, layouts.zero_stage, job.profile.loss
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
     followed, inverse = _followed(asked, told, accumulates)
     spread = functools.partial(_spread, followed, inverse)
@@ -93,7 +93,8 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         embedded=some(np.ceil(_embedded(asked))),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
-        logits=np.ceil(active.logits),
+        forward_logits=np.ceil(active.logits * (loss.forward_logits_bytes / loss.logits_bytes)),
+        logits=np.where(layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits)),
         kept_logits=np.ceil(active.kept_logits),
         logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
@@ -148,7 +149,7 @@ def _layers(asked: Question, followed: Sequence[Followed], inverse: IntArray) ->
     for (kind, _), numbers in alike:
         of_run = [number for number, _ in numbers]
         columns = np.moveaxis(table[:, of_run[0]], 1, 0).astype(np.float64)
-        layer = _with_traffic(*layer_of(kind), [column[inverse] for column in columns])
+        layer = _with_traffic(*layer_of(kind), columns[:, inverse])
         runs.append(Run(unit=(layer,), count=np.array([len(of_run)])))
     return layers_of(runs)
 
@@ -165,7 +166,7 @@ def _layer(asked: Question, kind: int) -> tuple[LayerOnRank, Sequence[At | None]
     ), [at for _, _, at in moments]
 
 
-def _with_traffic(layer: LayerOnRank, times: Sequence[At | None], taken: Sequence[FloatArray]) -> LayerOnRank:
+def _with_traffic(layer: LayerOnRank, times: Sequence[At | None], taken: FloatArray) -> LayerOnRank:
     """Return a layer with what the engine holds beside it: most and left forwards, at each moment, and left."""
     forward, left_forward, *meanwhile, left = taken
     moments = [

@@ -6,7 +6,6 @@ Parameters are in the order of `model.parameters()`; their gradients come in the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -93,21 +92,16 @@ def _is_last(weight: Weight) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelTensors:
-    """The parameters of embedding, of each layer by its number, and of last norm and head."""
+    """The parameters of embedding, of each layer by its number, and of last norm and head.
+
+    `learning` are those that learn, in the model's order.
+    """
 
     embedding: tuple[Tensor, ...]
     layers: tuple[tuple[Tensor, ...], ...]
     head: tuple[Tensor, ...]
 
-    def learning(self) -> Iterator[Tensor]:
-        """Yield those that learn, in the model's order."""
-        for part in (self.embedding, *self.layers, self.head):
-            yield from (tensor for tensor in part if tensor.learns)
-
-    @property
-    def learning_elements(self) -> int:
-        """Return how many elements learn."""
-        return sum(tensor.elements for tensor in self.learning())
+    learning: tuple[Tensor, ...]
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PARTS)
@@ -116,8 +110,10 @@ def model_tensors(
 ) -> ModelTensors:
     """Return the parameters of a model's parts; each kind of layer knows its layers' numbers."""
     numbered = sorted((number, kind) for kind, part in enumerate(layers) for number in part.block.layers)
+    parts = [tensors_of(part, expert_parallel) for part in (embedding, *(layers[kind] for _, kind in numbered), head)]
     return ModelTensors(
-        embedding=tensors_of(embedding, expert_parallel),
-        layers=tuple(tensors_of(layers[kind], expert_parallel) for _, kind in numbered),
-        head=tensors_of(head, expert_parallel),
+        embedding=parts[0],
+        layers=tuple(parts[1:-1]),
+        head=parts[-1],
+        learning=tuple(tensor for part in parts for tensor in part if tensor.learns),
     )

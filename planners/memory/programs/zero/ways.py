@@ -103,7 +103,7 @@ def engine_of(job: Job, told: ZeroBuckets) -> Engine:
 @functools.lru_cache(maxsize=4096)
 def follow(engine: Engine, way: Way) -> Followed:
     tensors = model_tensors(engine.embedding, engine.layers, engine.head, way.expert_parallel)
-    learning = tuple(tensors.learning())
+    learning = tensors.learning
     elements = sum(tensor.elements for tensor in learning)
     parts = _parts(learning, way.ranks)
     sending = None
@@ -128,13 +128,21 @@ def follow(engine: Engine, way: Way) -> Followed:
     )
     moments = 0 if way.offload else sum(-(-tensor.elements // way.ranks) for tensor in learning) * engine.moment_bytes
     pulled_by = way.ranks if way.offload == PARAMETERS_TOO else None
-    adds_up = way.adds_up and way.stage <= OPTIMIZER_DIVIDED
-    reduced = _reduced(events.reduced, learning, way.stage, way.ranks, engine.bucket, sending, adds_up)
+    # What stages 0 and 1 do before the end hangs on no number of ranks, nor what stage 0 does at the end.
+    is_whole = way.stage <= OPTIMIZER_DIVIDED
+    reduced = _reduced(
+        events.reduced,
+        learning,
+        max(way.stage, OPTIMIZER_DIVIDED),
+        1 if is_whole else way.ranks,
+        engine.bucket,
+        sending,
+        way.adds_up and is_whole,
+    )
     done = walk(events, reduced, spared=moments // engine.size, pulled_by=pulled_by)
-    at_boundary = whole_at_boundary(learning) if way.stage == WHOLE else 0
-    if way.stage == OPTIMIZER_DIVIDED:
-        of_ranks = [divided_at_boundary(learning, part, engine.bucket, sending) for part in parts]
-        at_boundary = max(of_ranks) - elements
+    at_boundary = 0
+    if is_whole:
+        at_boundary = _at_boundary(learning, way.ranks if way.stage else None, engine.bucket, sending)
     size = engine.size
     most_forwards = done.forward[:, :-1].max(axis=1)
     return Followed(
@@ -165,6 +173,15 @@ def _reduced(
     elif stage == WEIGHTS_DIVIDED:
         reductions = [ScatteredAsTheyCome(ranks, bucket, sending)]
     return reduced_by(reductions, gradients)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
+def _at_boundary(learning: tuple[Tensor, ...], ranks: int | None, bucket: int, sending: Sending | None) -> int:
+    """Return what is made beside all gradients as a step's last micro-batch ends, without ranks at stage 0."""
+    if ranks is None:
+        return whole_at_boundary(learning)
+    most = max(divided_at_boundary(learning, part, bucket, sending) for part in _parts(learning, ranks))
+    return most - sum(tensor.elements for tensor in learning)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PARTS)
