@@ -106,7 +106,7 @@ def _layer(
     beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:
         before = np.where(recomputed, own.checkpoint, backward.at_expert_reduction - message)
-        before_experts = np.where(expert_units, before, 0.0)
+        before_experts = np.minimum(np.where(expert_units, before, 0.0), kept)
         is_none, runs_again = layouts.recompute == NONE, _runs_experts_again(asked)
         at_experts = np.where(is_none, backward.working_set, np.where(recomputed, 0.0, own.kept)) + message
         at_experts_again = np.where(runs_again, backward.at_combine + message, 0.0)
@@ -119,7 +119,7 @@ def _layer(
         has_expert_unit=mask_of(expert_units),
         is_recomputed=mask_of(recomputed),
         kept=np.ceil(kept),
-        kept_before_experts=some(np.ceil(np.minimum(before_experts, kept))),
+        kept_before_experts=some(np.ceil(before_experts)),
         beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
         beside_return=some(np.ceil(returned)),
@@ -234,8 +234,10 @@ def _moments(
         return moments
     behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
 
+    has_expert_units = expert_units.any()
+
     def of_one_unit(amount: FloatArray) -> FloatArray:
-        return np.where(expert_units, 0.0, amount) if expert_units.any() else amount
+        return np.where(expert_units, 0.0, amount) if has_expert_units else amount
 
     if job.precision.compute_format == FP8:
         # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
