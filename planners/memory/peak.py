@@ -20,7 +20,7 @@ from plimsoll.planners.memory.holdings import Holdings, holdings
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
-from plimsoll.planners.memory.programs.choice import events_of, stage_peaks
+from plimsoll.planners.memory.programs.choice import events_of, prepared, stage_peaks
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
@@ -79,7 +79,7 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     whole = activity(layouts, rows, job)
     host = host_bytes(held, whole, layouts, rows, job)
     active = left_on_device(whole, layouts, job)
-    worst = stage_peaks(Question(layouts=layouts, rows=rows, job=job, held=held, active=active))
+    worst = stage_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)))
     worst = np.broadcast_to(worst, (rows.stage.shape[0], *layouts.shape))
     peaks = np.broadcast_to(_peaks(worst, layouts, rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
@@ -208,7 +208,8 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     held = with_companions(holdings(layouts, rows, job), layouts, job)
     active = activity(layouts, rows, job)
     asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=left_on_device(active, layouts, job))
-    most = np.broadcast_to(stage_peaks(asked), shape)
+    programs = prepared(asked)
+    most = np.broadcast_to(stage_peaks(programs), shape)
     surplus, runtime = _surplus(most, layouts, rows, job), _runtime(layouts, job)
     host = host_bytes(held, active, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
@@ -217,7 +218,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
         held=held,
         active=active,
-        events=tuple(events_of(asked, row, index) for row in range(len(stages))),
+        events=tuple(events_of(programs, row, index) for row in range(len(stages))),
         fragmentation=np.broadcast_to(surplus, shape)[:, index],
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],

@@ -94,7 +94,7 @@ def test_no_number_of_recomputed_layers_beats_the_free_one_where_layouts_are_few
     few = question(
         model=described("meta-llama/Llama-3.1-8B"),
         gpus=2,
-        sequence_length=4096,
+        sequence_length=2048,
         global_batch_size=64,
         framework="megatron",
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,14 @@ class Program:
 
     quantities: Callable[[Question], Any]
     run: Callable[[Step, Any], None]
+
+
+class Prepared(NamedTuple):
+    """A program with its quantities, and which layouts of a list go through it; None where all do."""
+
+    program: Program
+    quantities: Any
+    own: BoolArray | None
 
 
 RESIDENT = Program(resident_stage, resident)
@@ -57,23 +65,28 @@ def programs_of(asked: Question) -> Iterator[tuple[Program, BoolArray | None]]:
         yield OUTSIDE_STEPS, None
 
 
-def stage_peaks(asked: Question) -> FloatArray:
+def prepared(asked: Question) -> tuple[Prepared, ...]:
+    """Return the programs of the layouts with what they add up."""
+    return tuple(Prepared(program, program.quantities(asked), own) for program, own in programs_of(asked))
+
+
+def stage_peaks(programs: Iterable[Prepared]) -> FloatArray:
     """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need."""
     peaks = np.zeros(1)
-    for program, own in programs_of(asked):
+    for program, quantities, own in programs:
         step = Step()
-        program.run(step, program.quantities(asked))
+        program.run(step, quantities)
         peaks = np.maximum(peaks, step.peak if own is None else np.where(own, step.peak, 0.0))
     return peaks
 
 
-def events_of(asked: Question, row: int, index: int) -> tuple[Event, ...]:
+def events_of(programs: Iterable[Prepared], row: int, index: int) -> tuple[Event, ...]:
     """Return what one stage of one layout of a list allocates and releases, in order."""
     events: list[Event] = []
-    for program, own in programs_of(asked):
-        if own is None or np.broadcast_to(own, asked.layouts.shape)[index]:
+    for program, quantities, own in programs:
+        if own is None or own[index if own.size > 1 else 0]:
             step = RecordedStep()
-            program.run(step, at_stage(program.quantities(asked), row, index))
+            program.run(step, at_stage(quantities, row, index))
             step.close()
             events += step.events
     return tuple(events)

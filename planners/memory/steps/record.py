@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,12 +18,11 @@ from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
 # Where the engine's own calls stand, which no fault of a program is traced back to.
-ENGINE = str(Path(__file__).parent)
+ENGINE = frozenset(str(file) for file in Path(__file__).parent.glob("*.py"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A change of what is held: whole bytes taken or, below 0, let go of, and `held` of each item after it.
+class Event(NamedTuple):
+    """A change of what is held: whole bytes taken or, below 0, let go of, and `held` of each item and in `total` after.
 
     `layer` counts from the stage's lowest; None where no one layer is at work.
     """
@@ -33,11 +33,7 @@ class Event:
     name: str
     change: int
     held: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        """Return all that is held after it."""
-        return sum(self.held)
+    total: int
 
 
 class UnbalancedStep(Exception):
@@ -48,14 +44,17 @@ class UnbalancedStep(Exception):
 class Piece(Held):
     """A piece with the line of the program that took it. One that is carried from layer to layer may be empty."""
 
-    line: str = ""
+    line: tuple[CodeType, int] | None = None
     is_carried: bool = False
     is_let_go: bool = False
     is_left: bool = False
 
     def __str__(self) -> str:
         """Return the piece's name and where it was taken."""
-        return f"{self.name!r} ({self.item}, taken at {self.line})"
+        if self.line is None:
+            return f"{self.name!r} ({self.item})"
+        code, number = self.line
+        return f"{self.name!r} ({self.item}, taken at {Path(code.co_filename).name}:{number})"
 
 
 class RecordedStep(Step):
@@ -69,6 +68,7 @@ class RecordedStep(Step):
         super().__init__()
         self.events: list[Event] = []
         self._held = dict.fromkeys(ITEMS, 0)
+        self._total = 0
         self._layer: int | None = None
         self._pieces: list[Piece] = []
 
@@ -174,6 +174,7 @@ class RecordedStep(Step):
         if not change:
             return
         self._held[held.item] += change
+        self._total += change
         self.events.append(
             Event(
                 phase=self.phase,
@@ -182,16 +183,17 @@ class RecordedStep(Step):
                 name=held.name,
                 change=change,
                 held=tuple(self._held.values()),
+                total=self._total,
             )
         )
 
 
-def _line_of_program() -> str:
-    """Return the file and line of the program that called the engine."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(ENGINE):
+def _line_of_program() -> tuple[CodeType, int]:
+    """Return the code and the number of the line of the program that called the engine."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename in ENGINE:
         frame = frame.f_back
-    return "an unknown line" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return frame.f_code, frame.f_lineno
 
 
 def at_stage(quantities: T, row: int, index: int) -> T:
@@ -226,4 +228,4 @@ def _number(value: FloatArray | BoolArray, row: int, index: int) -> Any:
         number = value[row if value.shape[0] > 1 else 0, index if value.shape[1] > 1 else 0]
     else:
         number = value[index if value.size > 1 else 0] if value.ndim else value[()]
-    return bool(number) if value.dtype == np.bool_ else number
+    return number.item()

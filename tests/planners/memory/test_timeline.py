@@ -28,7 +28,7 @@ def _update(**changes):
 def of_events(*totals):
     """Return the moments of a stage of layers 10 and 11 after events of (phase, layer of the stage, total)."""
     events = [
-        Event(phase=phase, layer=layer, item="activations", name="", change=0, held=(0, 0, 0, total, 0, 0))
+        Event(phase=phase, layer=layer, item="activations", name="", change=0, held=(0, 0, 0, total, 0, 0), total=total)
         for phase, layer, total in totals
     ]
     return [(each.phase, each.layer, each.allocated_bytes) for each in moments_of(events, (10, 11))]

@@ -14,6 +14,7 @@ from plimsoll.planners.memory.programs.choice import (
     RESIDENT,
     SHARDED,
     events_of,
+    prepared,
     programs_of,
     stage_peaks,
 )
@@ -71,16 +72,18 @@ def asked_by(number):
 def test_a_stored_plan_s_peak_is_the_most_over_its_events(number):
     question = asked_by(number)
     stages = question.rows.stage.shape
-    most = [max(event.total for event in events_of(question, row, 0)) for row in range(stages[0])]
-    assert np.broadcast_to(stage_peaks(question), stages)[:, 0].tolist() == most
+    most = [max(event.total for event in events_of(prepared(question), row, 0)) for row in range(stages[0])]
+    assert np.broadcast_to(stage_peaks(prepared(question)), stages)[:, 0].tolist() == most
 
 
 @pytest.mark.parametrize("number", DRAWN)
 def test_a_stored_plan_s_quantities_are_whole_bytes_and_never_less_than_nothing(number):
     question = asked_by(number)
-    for event in (event for row in range(question.rows.stage.shape[0]) for event in events_of(question, row, 0)):
+    for event in (
+        event for row in range(question.rows.stage.shape[0]) for event in events_of(prepared(question), row, 0)
+    ):
         assert min(event.held) >= 0
-    assert np.all(stage_peaks(question) == np.floor(stage_peaks(question)))
+    assert np.all(stage_peaks(prepared(question)) == np.floor(stage_peaks(prepared(question))))
 
 
 @pytest.mark.parametrize("tokens", [8, 32, 512])
@@ -94,6 +97,6 @@ def test_a_layout_needs_as_much_in_a_list_as_alone(model, tokens):
         for recompute in (0, 2)
     ]
     own = job("fsdp2", model=model, gpus=4, sequence_length=tokens, global_batch_size=4)
-    together = np.broadcast_to(stage_peaks(asked_of(candidates_from_rows(rows), own)), (1, len(rows)))
-    alone = [stage_peaks(asked_of(candidates_from_rows([row]), own)).item() for row in rows]
+    together = np.broadcast_to(stage_peaks(prepared(asked_of(candidates_from_rows(rows), own))), (1, len(rows)))
+    alone = [stage_peaks(prepared(asked_of(candidates_from_rows([row]), own))).item() for row in rows]
     assert together[0].tolist() == alone
