@@ -80,7 +80,12 @@ def test_a_rank_that_ends_without_a_word_is_an_error(monkeypatch):
 
 
 def test_the_last_words_of_every_rank_are_kept_and_nobody_lives_on(stand_in, capsys):
-    stand_in('echo "rank $RANK was here" >&2; [ "$RANK" = 0 ] && exec sleep 600; exit 3')
+    # The one that fails waits until the other has spoken.
+    stand_in(
+        'echo "rank $RANK was here" >&2\n'
+        '[ "$RANK" = 0 ] && { touch "$0.spoke"; exec sleep 600; }\n'
+        'until [ -e "$0.spoke" ]; do sleep 0.01; done\nexit 3'
+    )
     with pytest.raises(RankFailed, match="Rank 1 of 2 ended with status 3"):
         run()
     assert capsys.readouterr().err == "Rank 0:\n  rank 0 was here\nRank 1:\n  rank 1 was here\n"
