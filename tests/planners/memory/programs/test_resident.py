@@ -113,3 +113,12 @@ def test_a_step_without_a_further_micro_batch_has_no_such_gradients():
     # As many micro-batches as wait on the first of two stages.
     names = {event.name for event in pipeline(2, stage=0)}
     assert not names & {"gradient received next", "gradient sent last"}
+
+
+def test_a_later_stage_goes_forward_beside_the_input_of_the_micro_batch_before():
+    name = "input of the micro-batch before"
+    held_by = [[event for event in pipeline(8, stage=stage) if event.name == name] for stage in (0, 1)]
+    assert held_by[0] == []
+    taken_first, let_go = held_by[1]
+    assert (taken_first.phase, taken_first.change) == (FORWARD, MESSAGE)
+    assert (let_go.phase, let_go.change) == (BACKWARD, -MESSAGE)
