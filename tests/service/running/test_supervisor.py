@@ -55,7 +55,7 @@ class Service:
     def child(self, part: str) -> psutil.Process:
         """Return the supervisor's own child whose command line holds `part`."""
         children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if part in " ".join(child.cmdline()))
+        return next(child for child in children if part in words_of(child))
 
     def family(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -123,7 +123,15 @@ def test_an_api_that_is_killed_before_it_answers_is_started_again(tmp_path):
 
 
 def has_child(running: Service, part: str) -> bool:
-    return any(part in " ".join(child.cmdline()) for child in psutil.Process(running.process.pid).children())
+    return any(part in words_of(child) for child in psutil.Process(running.process.pid).children())
+
+
+def words_of(process):
+    """Return a process's command line; nothing of one that ended since it was found."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 @pytest.mark.parametrize("part", [API, WORKER, "postgres"])
@@ -158,7 +166,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_start_keeps_the_data
     job_id = first.quantize(SLOW_JOB)
     wait_for(lambda: first.state(job_id) == "running", READY_SECONDS, lambda: first.log.read_text())
     family = first.family()
-    ours = [process for process in family if "plimsoll." in " ".join(process.cmdline())]
+    ours = [process for process in family if "plimsoll." in words_of(process)]
     first.client.close()
     first.process.kill()
     first.process.wait()
