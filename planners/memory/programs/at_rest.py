@@ -11,6 +11,7 @@ from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
+from plimsoll.planners.memory.programs.logits import stage_logits
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
 from plimsoll.planners.memory.steps.step import UPDATE, Held, Step
@@ -68,13 +69,10 @@ def _gathered_for_head(asked: Question) -> FloatArray:
 
 def pipeline_output(asked: Question) -> FloatArray:
     """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does."""
-    layouts, rows, job = asked.layouts, asked.rows, asked.job
-    is_piped = layouts.pipeline_parallel > 1
+    job, is_piped = asked.job, asked.layouts.pipeline_parallel > 1
     if not job.profile.loss.pipelines_keep_output or not is_piped.any():
         return NO_BYTES
-    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
-    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
-    return np.where(is_piped & rows.has_head, job.precision.compute_bytes * logits, 0.0)
+    return np.where(is_piped, job.precision.compute_bytes * stage_logits(asked), 0.0)
 
 
 def waiting_micro_batch(asked: Question) -> FloatArray:

@@ -1,4 +1,4 @@
-"""A micro-batch's logits, and their gradient."""
+"""A micro-batch's logits at the loss, in both passes, and their gradient."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ def stage_logits(asked: Question) -> FloatArray:
     division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
     logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
     return np.where(asked.rows.has_head, logits, 0.0)
+
+
+def forward_logits(asked: Question) -> FloatArray:
+    """Return what the loss holds of the logits at the forward pass's end."""
+    loss = asked.job.profile.loss
+    return np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
+
+
+def differentiated_logits(asked: Question) -> FloatArray:
+    """Return what is live of the logits as the loss is differentiated; a fused loss has done so forwards."""
+    active = asked.active
+    return np.where(asked.layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits))
 
 
 def logits_gradient(asked: Question, head_gradient: FloatArray) -> FloatArray:

@@ -15,11 +15,11 @@ from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
-from plimsoll.planners.memory.programs.logits import logits_gradient
+from plimsoll.planners.memory.programs.logits import forward_logits, logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some, without
+from plimsoll.planners.memory.steps.on_rank import Mask, mask_of, only, opposite, some, without
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -43,7 +43,6 @@ class ReplicatedStage:
     head_copy: FloatArray
     message: FloatArray
     stashed: FloatArray
-    embedded: FloatArray
     unsaved: FloatArray
     head_kept: FloatArray
     forward_logits: FloatArray
@@ -100,14 +99,11 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
     kept: dict[object, Held] = {}
     stream = step.take("activations", "residual stream", stage.message)
     stashed = step.take("activations", "on its way to the host", stage.stashed)
-    embedded = step.take("activations", "embedding's output", NO_BYTES)
     for layer in step.each(stage.layers):
         with step.where(stage.casts):
             copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
         kept[layer] = step.take("activations", "kept by the layer", _kept(stage, layer))
-        with step.where(layer.is_lowest):
-            step.grow(embedded, stage.embedded)
-    step.drop(embedded, stashed)
+    step.drop(stashed)
     with step.where(stage.casts):
         copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)
     step.resize(stream, stage.head_kept)
@@ -127,7 +123,7 @@ def _kept(stage: ReplicatedStage, layer: Layer) -> FloatArray:
 def replicated_stage(asked: Question) -> ReplicatedStage:
     """Return the quantities of the program."""
     layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
-    size, states, loss = job.precision.compute_bytes, job.states, job.profile.loss
+    size, states = job.precision.compute_bytes, job.states
     learns_beside = any(companion.trainable for companion in job.companions)
     keeps = np.bool_(learns_beside) | (layouts.micro_batches(job.global_batch_size) > 1)
     casts = casts_weights(layouts, job)
@@ -137,7 +133,6 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
     gradients = np.ceil(held.root_gradients)
     head_gradient = states.gradient * head
     is_tied = job.model.tied_head and job.profile.weights.tied_gradients_meet
-    forward = active.logits * (loss.forward_logits_bytes / loss.logits_bytes)
     return ReplicatedStage(
         rest=at_rest(asked, keeps_gradients=keeps),
         layers=stage_layers(asked, gradient_bytes=np.where(keeps, 0.0, float(states.gradient))),
@@ -148,10 +143,9 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         head_copy=size * head,
         message=np.ceil(active.checkpoint),
         stashed=some(np.ceil(active.waiting)),
-        embedded=NO_BYTES,
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
-        forward_logits=np.ceil(np.where(casts, forward, active.logits)),
+        forward_logits=np.where(casts, forward_logits(asked), np.ceil(active.logits)),
         logits=np.ceil(active.logits),
         logits_gradient=logits_gradient(asked, size * head),
         fresh_head=np.where(casts, size * head, 0.0),

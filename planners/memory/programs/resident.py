@@ -26,9 +26,9 @@ class ResidentStage:
 
     `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
     `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
-    As a micro-batch goes forward, `sent_before` is the gradient that was sent last, `received_before` the next one and
-    `input_before` the input of the micro-batch that was differentiated last, whose output a variable of the schedule
-    still holds (Megatron-Core, pipeline_parallel/schedules.py, `output_tensor`).
+    As a micro-batch goes forward, `received_before` is the gradient that was received for the next one. `before` is the
+    input of the one that was differentiated last, whose output a variable of the schedule still holds (Megatron-Core,
+    pipeline_parallel/schedules.py, `output_tensor`), and as much again the gradient of that input, which was sent.
     `unsaved` is what the first layer need not keep behind a frozen embedding.
     """
 
@@ -38,9 +38,8 @@ class ResidentStage:
     message: FloatArray
     received_in_buffers: FloatArray
     received_apart: FloatArray
-    sent_before: FloatArray
+    before: FloatArray
     received_before: FloatArray
-    input_before: FloatArray
     unsaved: FloatArray
     head: FloatArray
     logits: FloatArray
@@ -57,7 +56,6 @@ def resident_stage(asked: Question) -> ResidentStage:
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
     goes_on = layouts.micro_batches(job.global_batch_size) > rows.in_flight
     holds_last = np.bool_(kernels.transformer_engine) & (layouts.pipeline_parallel > 1) & goes_on
-    before = some(np.where(holds_last & ~rows.has_embedding, np.ceil(active.p2p_message), 0.0))
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
@@ -65,9 +63,8 @@ def resident_stage(asked: Question) -> ResidentStage:
         message=np.ceil(active.p2p_message),
         received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
-        sent_before=before,
+        before=some(np.where(holds_last & ~rows.has_embedding, np.ceil(active.p2p_message), 0.0)),
         received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
-        input_before=before,
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
@@ -82,9 +79,9 @@ def resident(step: Step, stage: ResidentStage) -> None:
     lasting = begin(step, rest)
     others = step.take("activations", "micro-batches that wait", stage.others)
     step.phase = FORWARD
-    sent = step.take("activations", "gradient sent last", stage.sent_before)
+    sent = step.take("activations", "gradient sent last", stage.before)
     received_before = step.take("activations", "gradient received next", stage.received_before)
-    input_before = step.take("activations", "input of the micro-batch before", stage.input_before)
+    input_before = step.take("activations", "input of the micro-batch before", stage.before)
     kept: dict[object, Held] = {}
     for layer in step.each(stage.layers):
         kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept)

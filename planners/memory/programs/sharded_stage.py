@@ -9,7 +9,12 @@ from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
-from plimsoll.planners.memory.programs.logits import logits_gradient, stage_logits
+from plimsoll.planners.memory.programs.logits import (
+    differentiated_logits,
+    forward_logits,
+    logits_gradient,
+    stage_logits,
+)
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import LaterPass, ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
@@ -49,7 +54,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
     is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
     table = np.ceil(size * (held.root_elements - held.head_elements))
-    kernels, loss = job.profile.kernels, job.profile.loss
+    kernels = job.profile.kernels
     received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
     is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
     return ShardedStage(
@@ -63,7 +68,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         others=some(others),
         later=_later(asked, stays, others, waiting, summed),
         message=message,
-        embedded=some(np.ceil(_embedded(asked))),
+        embedded=some(np.ceil(embedding_output(asked))),
         received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),
         unsaved=some(np.ceil(active.first_adapter_savings)),
@@ -71,8 +76,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
         held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
         loss_lets_go=some(np.where(is_fused, message, 0.0)),
-        forward_logits=np.ceil(active.logits * (loss.forward_logits_bytes / loss.logits_bytes)),
-        logits=np.where(layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits)),
+        forward_logits=forward_logits(asked),
+        logits=differentiated_logits(asked),
         last_norm=np.ceil(_last_norm(asked)),
         kept_logits=np.ceil(active.kept_logits),
         logits_gradient=logits_gradient(asked, head_gradient),
@@ -170,7 +175,7 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
     return embedding, head
 
 
-def _embedded(asked: Question) -> FloatArray:
+def embedding_output(asked: Question) -> FloatArray:
     """Return the embedding's output, which transformers' model holds until its last layer is through.
 
     Nothing where a layer keeps it: its input, if it is recomputed, and a LayerNorm's that learns. Source: transformers

@@ -49,7 +49,7 @@ def layer_of_kind(asked: Question, kind: int) -> LayerOnRank:
 def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> list[Run]:
     """Return the runs of a stage's layers; where only some are recomputed, those and the others apart.
 
-    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every so-manieth is.
+    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every nth is.
     """
     layouts, rows, job = asked.layouts, asked.rows, asked.job
     of_model = zip(model_runs(ByIdentity(job.model)), rows.layers_of_run, strict=True)
@@ -240,19 +240,7 @@ def _moments(
         return np.where(expert_units, 0.0, amount) if has_expert_units else amount
 
     if job.precision.compute_format == FP8:
-        # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
-        cast, last = kernels.fp8_cast_bytes * held.last_matrix, gradient_bytes * held.last_matrix
-        # Its input, for its own gradient; the input's gradient is done.
-        widest = (layer.last_matmul_gradients - asked.active.p2p_message) * (kernels.fp8_cast_bytes / size)
-        moments += [
-            Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
-            Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
-            Moment(
-                "first matrix cast",
-                layer.at_second_norm + cast,
-                np.maximum(behind - last, 0.0),
-            ),
-        ]
+        moments += _casts_to_fp8(asked, held, layer, behind=np.maximum(behind - gradient_bytes * held.last_matrix, 0.0))
     if is_mixture and job.method == "full":
         moments += [
             Moment("outputs' gradient", combined, NO_BYTES),
@@ -270,6 +258,25 @@ def _moments(
         Moment("attention", of_one_unit(_at_attention(asked, layer, recomputed)), of_one_unit(behind_attention)),
         Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
     ]
+
+
+def _casts_to_fp8(
+    asked: Question, held: LayerHoldings, layer: LayerBackward, *, behind: FloatArray
+) -> tuple[Moment, ...]:
+    """Return the moments of casts to fp8; `behind` are gradients behind the second norm but the last matrix's.
+
+    A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward. Its
+    input is, for that gradient, when its own gradient is done.
+    """
+    job = asked.job
+    cast = job.profile.kernels.fp8_cast_bytes * held.last_matrix
+    widening = job.profile.kernels.fp8_cast_bytes / job.precision.compute_bytes
+    widest = (layer.last_matmul_gradients - asked.active.p2p_message) * widening
+    return (
+        Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
+        Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
+        Moment("first matrix cast", layer.at_second_norm + cast, behind),
+    )
 
 
 def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray) -> FloatArray:

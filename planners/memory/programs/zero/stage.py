@@ -16,9 +16,9 @@ from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import NOTHING_SAVED, saved_bytes
 from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, softmax_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest
-from plimsoll.planners.memory.programs.logits import logits_gradient
+from plimsoll.planners.memory.programs.logits import differentiated_logits, forward_logits, logits_gradient
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.programs.sharded_stage import _embedded
+from plimsoll.planners.memory.programs.sharded_stage import embedding_output
 from plimsoll.planners.memory.programs.stage_layers import layer_of_kind
 from plimsoll.planners.memory.programs.zero.engine import Pass, ZeroEngineStage
 from plimsoll.planners.memory.programs.zero.script import EMBEDDING, HEAD
@@ -49,7 +49,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
     told = job.profile.zero
     if told is None:
         raise ValueError(f"{job.profile.name} has no engine with buckets.")
-    size, zero_stage, loss = job.precision.compute_bytes, layouts.zero_stage, job.profile.loss
+    size, zero_stage = job.precision.compute_bytes, layouts.zero_stage
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
     followed, inverse = _followed(asked, told, accumulates)
     spread = functools.partial(_spread, followed, inverse)
@@ -90,11 +90,11 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         flush=spread(lambda way: way.flush),
         at_boundary=spread(lambda way: way.at_boundary),
         message=message,
-        embedded=some(np.ceil(_embedded(asked))),
+        embedded=some(np.ceil(embedding_output(asked))),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
-        forward_logits=np.ceil(active.logits * (loss.forward_logits_bytes / loss.logits_bytes)),
-        logits=np.where(layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits)),
+        forward_logits=forward_logits(asked),
+        logits=differentiated_logits(asked),
         kept_logits=np.ceil(active.kept_logits),
         logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
