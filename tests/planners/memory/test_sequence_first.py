@@ -4,7 +4,7 @@ from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.sequence_first import copied_output_bytes, unrotated_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama
-from tests.service.worker.cases import LATENT
+from tests.planners.sharding.models import DEEPSEEK
 
 KERNELS = load_profile("megatron").kernels
 LAYER = small_llama().layers[0]
@@ -20,10 +20,10 @@ def test_queries_and_keys_are_one_product_with_the_values():
 
 
 def test_latent_attention_has_products_of_their_own():
-    latent = describe_config(LATENT, name="latent").layers[0]
+    latent = describe_config(DEEPSEEK, name="latent").layers[0]
     assert unrotated_bytes(latent, KERNELS, **SIZES) == 0
-    # Values of 16 features of each of 4 heads.
-    assert copied_output_bytes(latent, KERNELS, **SIZES) == 2 * 4 * 16
+    # Values of 4 features of each of 4 heads.
+    assert copied_output_bytes(latent, KERNELS, **SIZES) == 2 * 4 * 4
 
 
 def test_nothing_is_held_twice_without_the_kernel_or_without_transformer_engine():
