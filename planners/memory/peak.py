@@ -24,7 +24,7 @@ from plimsoll.planners.memory.programs.choice import events_of, prepared, stage_
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
-from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.events import Events
 from plimsoll.planners.memory.steps.step import ITEMS
 from plimsoll.planners.memory.timeline import moments_of
 from plimsoll.planners.plans import Memory, MemoryItems, Spike, StageMemory
@@ -59,7 +59,7 @@ class Account:
     layers: tuple[tuple[int, ...], ...]
     held: Holdings
     active: Activity
-    events: tuple[tuple[Event, ...], ...]
+    events: tuple[Events, ...]
     fragmentation: FloatArray
     runtime: FloatArray
     host: FloatArray
@@ -240,7 +240,7 @@ def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[i
 
 def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> StageMemory:
     events = account.events[row]
-    worst = max(events, key=lambda event: event.total)
+    worst = events.largest
     items = MemoryItems(
         **dict(zip(ITEMS, worst.held, strict=True)),
         fragmentation=int(account.fragmentation[row]),

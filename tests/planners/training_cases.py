@@ -15,7 +15,7 @@ from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.events import Event
 from plimsoll.planners.memory.steps.step import ITEMS
 from plimsoll.planners.plans import Memory, Step
 from plimsoll.planners.stacks.profile import load_profile
@@ -71,7 +71,7 @@ def asked_of(layouts: Candidates, of: Job) -> Question:
 
 def events(framework: str = "reference", *, stage: int = 0, **changes: Any) -> tuple[Event, ...]:
     """Return what one stage of one layout allocates and releases."""
-    return events_of(prepared(asked(framework, **changes)), stage, 0)
+    return tuple(events_of(prepared(asked(framework, **changes)), stage, 0))
 
 
 def taken(found: Iterable[Event], name: str, *, layer: int | None = None, phase: str | None = None) -> Event:

@@ -19,7 +19,8 @@ from plimsoll.planners.memory.programs.sharded import sharded
 from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
-from plimsoll.planners.memory.steps.record import Event, RecordedStep, at_stage
+from plimsoll.planners.memory.steps.events import Events
+from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
 
 
@@ -80,16 +81,15 @@ def stage_peaks(programs: Iterable[Prepared]) -> FloatArray:
     return peaks
 
 
-def events_of(programs: Iterable[Prepared], row: int, index: int) -> tuple[Event, ...]:
+def events_of(programs: Iterable[Prepared], row: int, index: int) -> Events:
     """Return what one stage of one layout of a list allocates and releases, in order."""
-    events: list[Event] = []
+    events = Events()
     for program, quantities, own in programs:
         if own is None or own[index if own.size > 1 else 0]:
-            step = RecordedStep()
+            step = RecordedStep(events)
             program.run(step, at_stage(quantities, row, index))
             step.close()
-            events += step.events
-    return tuple(events)
+    return events
 
 
 def _program(job: Job, zero_stage: int) -> Program:

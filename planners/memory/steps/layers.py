@@ -31,15 +31,13 @@ UPWARDS = (Part.FIRST, Part.MIDDLE, Part.LAST)
 class Layer:
     """A layer of a stage. `is_lowest` and `is_highest` say of which layouts it is the stage's own.
 
-    `is_between` says that it stands for those between a run's ends. `number` is its place in the stage where every
-    layer stands for itself, and -1 in a run.
+    `is_between` says that it stands for those between a run's ends.
     """
 
     bytes: LayerOnRank
     is_between: bool
     is_lowest: Mask
     is_highest: Mask
-    number: int
     _below: Callable[[Callable[[LayerOnRank], FloatArray], FloatArray], FloatArray]
 
     def buffers_below(self, otherwise: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -86,6 +84,11 @@ class RunOfLayers:
     layers: dict[Part, tuple[Layer, ...]] = field(default_factory=dict)
     presence: dict[Part, Mask] = field(default_factory=dict)
 
+    @property
+    def layer_count(self) -> int:
+        """Return how many layers the run has at most."""
+        return self.most * len(self.layers[Part.FIRST])
+
     def present(self, part: Part) -> Mask:
         """Return of which layouts the run has the part."""
         if part not in self.presence:
@@ -105,24 +108,6 @@ def layers_of(runs: Sequence[Run]) -> Layers:
     return Layers(stated=tuple(runs), runs=tuple(made), _highest=_of_runs(runs))
 
 
-def every_layer(of_layers: Sequence[LayerOnRank]) -> Layers:
-    """Return layers of which each stands for itself, lowest first."""
-    one = np.ones(1, dtype=np.int64)
-    made = []
-    for number, own in enumerate(of_layers):
-        below = of_layers[number - 1] if number else None
-        layer = Layer(
-            bytes=own,
-            is_between=False,
-            is_lowest=number == 0,
-            is_highest=number == len(of_layers) - 1,
-            number=number,
-            _below=_of_one(below),
-        )
-        made.append(RunOfLayers(count=one, most=1, fewest=1, layers={Part.FIRST: (layer,)}))
-    return Layers(stated=(), runs=tuple(made), _highest=_of_one(of_layers[-1] if of_layers else None))
-
-
 def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
     run = runs[index]
     lowest: Mask = False
@@ -135,13 +120,14 @@ def _layer(runs: Sequence[Run], index: int, part: Part, place: int) -> Layer:
     if part is not Part.MIDDLE and place == len(run.unit) - 1:
         highest = _are_absent(runs[index + 1 :])
         if part is Part.FIRST and highest is not False:
-            highest = highest * (run.count == 1) if run.count.min() < Part.LAST else False
+            is_alone = mask_of(run.count == Part.FIRST)
+            if is_alone is not True:
+                highest = highest * is_alone if is_alone is not False and highest is not True else is_alone
     return Layer(
         bytes=run.unit[place],
         is_between=part is Part.MIDDLE,
         is_lowest=lowest,
         is_highest=highest,
-        number=-1,
         _below=below,
     )
 

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
-from plimsoll.planners.memory.steps.layers import Layer, Layers, every_layer
+from plimsoll.planners.memory.steps.events import Event, Events
+from plimsoll.planners.memory.steps.layers import Layer, Layers, Part, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, without
 from plimsoll.planners.memory.steps.step import ITEMS, Held, Step
 
 T = TypeVar("T")
 # Where the engine's own calls stand, which no fault of a program is traced back to.
 ENGINE = frozenset(str(file) for file in Path(__file__).parent.glob("*.py"))
-
-
-class Event(NamedTuple):
-    """A change of what is held: whole bytes taken or, below 0, let go of, and `held` of each item and in `total` after.
-
-    `layer` counts from the stage's lowest; None where no one layer is at work.
-    """
-
-    phase: str
-    layer: int | None
-    item: str
-    name: str
-    change: int
-    held: tuple[int, ...]
-    total: int
 
 
 class UnbalancedStep(Exception):
@@ -58,15 +45,17 @@ class Piece(Held):
 
 
 class RecordedStep(Step):
-    """Writes the events of one stage of one layout down, whose sizes are single numbers; each layer is itself.
+    """Writes the events of one stage of one layout down, whose sizes are single numbers.
+
+    Of a run's layers those between its ends are gone through once, as all others do the same (`Step.each`).
 
     Raises `UnbalancedStep` as soon as a piece is let go of twice or is less than nothing, and in `close` for one that
     nobody let go of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, events: Events | None = None) -> None:
         super().__init__()
-        self.events: list[Event] = []
+        self.events = Events() if events is None else events
         self._held = dict.fromkeys(ITEMS, 0)
         self._total = 0
         self._layer: int | None = None
@@ -81,7 +70,9 @@ class RecordedStep(Step):
 
     def carry(self, item: str, name: str) -> Held:
         """Return a piece, nothing as yet, that is handed from layer to layer, or grows with every one."""
-        return self._piece(item, name, NO_BYTES, is_carried=True)
+        piece = self._piece(item, name, NO_BYTES, is_carried=True)
+        self._carried.append(piece)
+        return piece
 
     def drop(self, *pieces: Held | None) -> None:
         """Let go of pieces, none of them for the second time."""
@@ -133,12 +124,39 @@ class RecordedStep(Step):
                 raise UnbalancedStep(f"Never lets go of {int(piece.amount):,} bytes of {piece}.")
 
     def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
-        """Yield every layer by itself."""
-        for _, _, group in layers.every(downwards=downwards):
-            for layer in group:
-                self._layer = layer.number
-                yield layer
+        """Yield layers, lowest first or last; what happens meanwhile is written down for each that one stands for."""
+        runs = layers.runs
+        lowest = dict(zip(map(id, runs), accumulate((run.layer_count for run in runs), initial=0), strict=False))
+        for run, part, group in layers.every(downwards=downwards):
+            count, size = run.fewest, len(group)
+            place = {Part.FIRST: 0, Part.MIDDLE: count - 2 if downwards else 1, Part.LAST: count - 1}[part]
+            numbers = range(lowest[id(run)] + place * size, lowest[id(run)] + (place + 1) * size)
+            own = zip(reversed(numbers) if downwards else numbers, group, strict=True)
+            if part is Part.MIDDLE:
+                yield from self._each_of_equals(own, count - Part.MIDDLE, -size if downwards else size)
+            else:
+                yield from self._each_numbered(own)
         self._layer = None
+
+    def _each_numbered(self, layers: Iterable[tuple[int, Layer]]) -> Iterator[Layer]:
+        for self._layer, layer in layers:
+            yield layer
+
+    def _each_of_equals(self, layers: Iterable[tuple[int, Layer]], times: int, further: int) -> Iterator[Layer]:
+        """Yield the layers of one group, and write what they did so many times more, each so many layers further on."""
+        start, before = len(self.events.written), list(self._held.values())
+        carried = [held.amount for held in self._carried]
+        yield from self._each_numbered(layers)
+        if not times:
+            return
+        more = tuple(now - then for now, then in zip(self._held.values(), before, strict=True))
+        self.events.repeat(start, times, further=further, more=more)
+        for item, change in zip(ITEMS, more, strict=True):
+            self._held[item] += times * change
+        self._total += times * sum(more)
+        for held, amount in zip(self._carried, carried, strict=True):
+            held.amount = held.amount + times * (held.amount - amount)
+            self._check(held)
 
     def moments(self, moments: Sequence[Moment], *, unsaved: FloatArray = NO_BYTES) -> None:
         """Write down each of a layer's moments."""
@@ -175,7 +193,7 @@ class RecordedStep(Step):
             return
         self._held[held.item] += change
         self._total += change
-        self.events.append(
+        self.events.written.append(
             Event(
                 phase=self.phase,
                 layer=self._layer,
@@ -197,7 +215,7 @@ def _line_of_program() -> tuple[CodeType, int]:
 
 
 def at_stage(quantities: T, row: int, index: int) -> T:
-    """Return the quantities of one stage of one layout of a list: single numbers, and every layer by itself.
+    """Return the quantities of one stage of one layout of a list: single numbers, and the layers that it has.
 
     Arrays of a list are [stage, layout], without the stage where it makes no difference, or of one number for all.
     """
@@ -207,7 +225,8 @@ def at_stage(quantities: T, row: int, index: int) -> T:
         if isinstance(value, np.ndarray):
             return _number(value, row, index)
         if isinstance(value, Layers):
-            return every_layer([layer for run in value.stated for layer in int(of(run.count)) * of(run.unit)])
+            counted = [(run.unit, int(of(run.count))) for run in value.stated]
+            return layers_of([Run(unit=of(unit), count=np.array([count])) for unit, count in counted if count])
         if isinstance(value, tuple):
             made = [of(each) for each in value]
             return type(value)(*made) if hasattr(value, "_fields") else tuple(made)

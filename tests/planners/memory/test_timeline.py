@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.planners.memory.steps import step as phases
-from plimsoll.planners.memory.steps.record import Event
+from plimsoll.planners.memory.steps.events import Event, Events
 from plimsoll.planners.memory.timeline import IN_ORDER, moments_of
 from plimsoll.planners.questions import Evaluation
 from tests.planners.factories import small_llama
@@ -31,7 +31,7 @@ def of_events(*totals):
         Event(phase=phase, layer=layer, item="activations", name="", change=0, held=(0, 0, 0, total, 0, 0), total=total)
         for phase, layer, total in totals
     ]
-    return [(each.phase, each.layer, each.allocated_bytes) for each in moments_of(events, (10, 11))]
+    return [(each.phase, each.layer, each.allocated_bytes) for each in moments_of(Events(events), (10, 11))]
 
 
 FORWARD, BACKWARD, REDUCTION, UPDATE = phases.FORWARD, phases.BACKWARD, phases.REDUCTION, phases.UPDATE

@@ -18,9 +18,11 @@ from plimsoll.planners.memory.programs.choice import (
     programs_of,
     stage_peaks,
 )
+from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of
 from tests.planners.factories import small_llama, small_mixtral
+from tests.planners.memory.steps.small_layers import each_by_itself
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import asked, asked_of, job
 
@@ -72,8 +74,19 @@ def asked_by(number):
 def test_a_stored_plan_s_peak_is_the_most_over_its_events(number):
     question = asked_by(number)
     stages = question.rows.stage.shape
-    most = [max(event.total for event in events_of(prepared(question), row, 0)) for row in range(stages[0])]
+    most = [events_of(prepared(question), row, 0).largest.total for row in range(stages[0])]
     assert np.broadcast_to(stage_peaks(prepared(question)), stages)[:, 0].tolist() == most
+
+
+@pytest.mark.parametrize("number", DRAWN)
+def test_a_stored_plan_s_events_are_those_of_every_layer_by_itself(number):
+    question = asked_by(number)
+    for program, quantities, _ in prepared(question):
+        runs, every = RecordedStep(), RecordedStep()
+        own = at_stage(quantities, 0, 0)
+        program.run(runs, own)
+        program.run(every, each_by_itself(own) if hasattr(own, "layers") else own)
+        assert list(runs.events) == list(every.events)
 
 
 @pytest.mark.parametrize("number", DRAWN)

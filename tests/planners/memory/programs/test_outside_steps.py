@@ -82,7 +82,7 @@ def test_each_instant_is_held_and_let_go_of():
     step = RecordedStep()
     hold(step, at_stage(instants_of(question(companions=(REFERENCE,), evaluation=Evaluation())), 0, 0))
     step.close()
-    assert step.events[-1].total == 0
+    assert step.events.written[-1].total == 0
     totals = {phase: max(e.total for e in step.events if e.phase == phase) for phase in (EVALUATION, COMPANION_FORWARD)}
     assert totals[COMPANION_FORWARD] == instants(COMPANION_FORWARD, companions=(REFERENCE,))[0].total.max()
 

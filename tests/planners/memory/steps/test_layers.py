@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plimsoll.planners.memory.steps.layers import Part, every_layer, layers_of
+from plimsoll.planners.memory.steps.layers import Part, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from tests.planners.memory.steps.small_layers import layer, run, unit
 
@@ -61,13 +61,7 @@ def test_above_all_lies_what_the_backward_pass_gathers_first():
     assert layers_of([run([0], DENSE)]).highest_buffers()[0] == 0
 
 
-def test_layers_for_themselves_know_their_number_and_what_lies_below():
-    layers = every_layer([DENSE, MIXTURE, DENSE])
-    singles = [own for _, _, (own,) in layers.every()]
-    assert [(own.number, own.is_lowest, own.is_highest) for own in singles] == [
-        (0, True, False),
-        (1, False, False),
-        (2, False, True),
-    ]
-    assert [own.buffers_below(np.asarray(77.0))[0] for own in singles] == [77, 3, 8]
-    assert every_layer([]).highest_buffers() == (NO_BYTES, NO_BYTES)
+def test_of_a_run_of_one_its_layer_is_the_lowest_and_the_highest():
+    ((only,),) = [group for _, _, group in layers_of([run([1], DENSE)]).every()]
+    assert (only.is_lowest, only.is_highest) == (True, True)
+    assert layers_of([]).highest_buffers() == (NO_BYTES, NO_BYTES)

@@ -7,7 +7,8 @@ from plimsoll.planners.memory.steps.layers import Layers, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
 from plimsoll.planners.memory.steps.record import RecordedStep, UnbalancedStep, at_stage
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
-from tests.planners.memory.steps.small_layers import drawn, layer, run
+from plimsoll.planners.memory.timeline import moments_of
+from tests.planners.memory.steps.small_layers import drawn, each_by_itself, layer, run
 
 
 def size(amount):
@@ -20,7 +21,7 @@ def ended(*actions):
     for action in actions:
         pieces.append(action(step, *pieces))
     step.close()
-    return step.events
+    return list(step.events)
 
 
 def test_an_event_is_a_change_with_all_that_is_held_after_it():
@@ -41,7 +42,7 @@ def test_nothing_is_written_down_of_nothing():
     step.drop(step.take("logits", "logits", size(0)))
     with step.where(False):
         step.take("logits", "logits", size(5))
-    assert step.events == []
+    assert list(step.events) == []
 
 
 def test_layers_are_counted_from_the_lowest_and_no_event_between_them_is_of_one():
@@ -51,6 +52,28 @@ def test_layers_are_counted_from_the_lowest_and_no_event_between_them_is_of_one(
         step.take("activations", "kept", own.bytes.kept)
     step.take("logits", "logits", size(1))
     assert [(event.layer, event.change) for event in step.events] == [(3, 2), (2, 1), (1, 2), (0, 1), (None, 1)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_layers_that_one_stands_for_are_written_down_as_if_each_were_gone_through(seed):
+    program, stage = drawn(seed)
+    own = at_stage(stage, 1, 2)
+    runs, every = RecordedStep(), RecordedStep()
+    program.run(runs, own)
+    program.run(every, each_by_itself(own))
+    assert list(runs.events) == list(every.events)
+    if every.events.written:
+        assert runs.events.largest == max(every.events, key=lambda event: event.total)
+    assert moments_of(runs.events, range(99)) == moments_of(every.events, range(99))
+
+
+def test_what_the_layers_between_do_is_written_once():
+    step, stage = RecordedStep(), at_stage(layers_of([run(9, layer(kept=1))]), 0, 0)
+    for own in step.each(stage):
+        step.take("activations", "kept", own.bytes.kept)
+    assert [event.layer for event in step.events.written] == [0, 1, 8]
+    assert [event.layer for event in step.events] == list(range(9))
+    assert [event.total for event in step.events] == list(range(1, 10))
 
 
 def test_moments_follow_each_other():
@@ -65,11 +88,15 @@ def test_moments_follow_each_other():
 
 
 @pytest.mark.parametrize("row", [0, 1])
-def test_a_stage_s_quantities_are_single_numbers_and_layers_for_themselves(row):
+def test_a_stage_s_quantities_are_single_numbers_and_the_layers_that_it_has(row):
     counts = np.array([[1, 2], [0, 3]])
     stage = at_stage(layers_of([run(counts, layer(kept=np.array([[5.0, 6.0], [7.0, 8.0]])))]), row, 1)
-    kept = [own.bytes.kept for _, _, group in stage.every() for own in group]
-    assert kept == [[6, 6], [8, 8, 8]][row]
+    assert [(of_run.count.tolist(), of_run.unit[0].kept) for of_run in stage.stated] == [[([2], 6)], [([3], 8)]][row]
+
+
+def test_a_run_that_a_stage_has_nothing_of_is_left_out():
+    stage = at_stage(layers_of([run([[0]], layer()), run([[2]], layer(kept=3))]), 0, 0)
+    assert [own.is_lowest for _, _, group in stage.every() for own in group] == [True, False]
 
 
 def test_what_is_left_behind_need_not_be_let_go_of():
@@ -166,4 +193,4 @@ def test_nothing_stays_nothing():
     step.drop(None)
     step.grow(step.carry("gradients", "sums"), NO_BYTES)
     step.close()
-    assert step.events == []
+    assert list(step.events) == []

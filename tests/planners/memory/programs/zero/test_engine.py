@@ -14,12 +14,13 @@ from plimsoll.planners.memory.peak import _stages
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
-from plimsoll.planners.memory.steps.layers import Part, every_layer
+from plimsoll.planners.memory.steps.layers import Part
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Step
 from plimsoll.planners.questions import Lora
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
+from tests.planners.memory.steps.small_layers import each_by_itself
 
 # Matrices of 4,096, 2,048, 2,048 and 4,096 and three of 8,192, two norms of 64; embedding and head of 64,000 each.
 LAYER = 36_864 + 128
@@ -145,13 +146,6 @@ def test_a_full_bucket_is_flushed_within_a_layer():
     assert first == last
 
 
-def _over_every_layer(stage):
-    layers = []
-    for run in stage.layers.runs:
-        layers += [layer.bytes for layer in run.layers[Part.FIRST]] * int(run.count.max())
-    return replace(stage, layers=every_layer(layers))
-
-
 @pytest.mark.parametrize("model", [small_llama(num_hidden_layers=7), small_mixtral(num_hidden_layers=5)])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("recompute", [NONE, FULL])
@@ -174,7 +168,7 @@ def test_runs_of_layers_are_as_all_of_them(model, micro_batches, recompute, meth
     stage = zero_engine_stage(asked)
     runs, every = Step(), Step()
     zero_engine(runs, stage)
-    zero_engine(every, _over_every_layer(stage))
+    zero_engine(every, each_by_itself(stage))
     np.testing.assert_array_equal(runs.peak, every.peak)
 
 
@@ -182,14 +176,15 @@ def test_an_account_lets_go_of_all_that_it_takes():
     account = RecordedStep()
     zero_engine(account, at_stage(_stage(2, micro_batches=4), 0, 0))
     account.close()
-    held = dict(zip(("parameters", "gradients", "optimizer"), account.events[-1].held, strict=False))
+    held_last = account.events.written[-1].held
+    held = dict(zip(("parameters", "gradients", "optimizer"), held_last, strict=False))
     # Parameters, fp32 copy and moments of half of them, and the gradients that the update has found.
     assert held == {
         "parameters": 2 * ELEMENTS,
         "gradients": 2 * TOUCHED,
         "optimizer": 12 * ELEMENTS // 2,
     }
-    assert sum(account.events[-1].held[3:]) == 0
+    assert sum(held_last[3:]) == 0
 
 
 def test_the_first_run_of_eager_attention_has_scores_that_no_layer_keeps():
