@@ -68,15 +68,13 @@ class Layers:
     def every(self, *, downwards: bool = False) -> Iterator[tuple[RunOfLayers, Part, tuple[Layer, ...]]]:
         """Yield the layers that stand for all, group by group, with the run and the part of it that they are."""
         for run in reversed(self.runs) if downwards else self.runs:
-            parts = [part for part in UPWARDS if part in run.layers]
-            for part in reversed(parts) if downwards else parts:
-                group = run.layers[part]
+            for part, group in reversed(run.layers.items()) if downwards else run.layers.items():
                 yield run, part, group[::-1] if downwards else group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunOfLayers:
-    """A run with its layers, part by part; parts that no layout has are left out."""
+    """A run with its layers, part by part from the first to the last; parts that no layout has are left out."""
 
     count: IntArray
     most: int
