@@ -237,8 +237,9 @@ class Capabilities:
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/layouts/stages.py`). `parameter_offload_from` is the ZeRO
-    stage from which parameters can lie on the host. `companions` marks stacks that TRL's trainers run on, with models
-    beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
+    stage from which parameters can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
+    divides. `companions` marks stacks that TRL's trainers run on, with models beside the one that learns.
+    `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
     """
 
     methods: tuple[str, ...]
@@ -264,6 +265,7 @@ class Capabilities:
     fused_cross_entropy: bool
     gradient_compression: tuple[str, ...]
     optimizers: tuple[str, ...]
+    undivided_optimizers: tuple[str, ...]
     companions: bool
     evaluation_logits_kept_by: str
 

@@ -237,6 +237,18 @@ async def test_a_layout_that_cannot_exist_names_every_rule_it_breaks(client: htt
     assert pointers == ["/layout/tensor_parallel", "/layout/tensor_parallel", "/layout/expert_parallel"]
 
 
+async def test_a_stage_that_divides_no_states_of_an_optimizer_is_refused_with_the_one_that_does(
+    client: httpx.AsyncClient,
+):
+    asked = train(framework="megatron", training={"optimizer": "sgd-momentum"})
+    assert (await client.post("/plan/train", json=asked)).json()["plan"]["layout"]["zero_stage"] == 0
+    response = await client.post("/plan/train", json={**asked, "layout": {"zero_stage": 1}})
+    assert response.status_code == 422
+    (error,) = response.json()["errors"]
+    assert error["pointer"] == "/layout/zero_stage"
+    assert "needs zero_stage 0, not 1" in error["detail"]
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 async def test_a_config_with_the_numbers_that_transformers_wrote_is_planned_and_stored(
     client: httpx.AsyncClient, number: str

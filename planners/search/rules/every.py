@@ -40,6 +40,7 @@ from plimsoll.planners.search.rules.zero import (
     OFFLOAD_NEEDS_SHARDING,
     SHARD_GROUP_DIVIDES,
     SHARD_GROUP_HAS_RANKS,
+    STAGE_DIVIDES_OPTIMIZER,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     EXPERT_SHARDS_EXIST,
     OFFLOAD_NEEDS_SHARDING,
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
+    STAGE_DIVIDES_OPTIMIZER,
     NVME_NEEDS_STAGE_THREE,
 )
 # The rules that fixed degrees can break by themselves, in the order in which a client is told.

@@ -96,6 +96,29 @@ COMPRESSION_NEEDS_WHOLE_GRADIENTS = Rule(
 )
 
 
+def _divides_whole_states(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a ZeRO stage would divide states that the stack's sharded optimizer does not take."""
+    is_whole = job.optimizer.name in job.profile.can.undivided_optimizers
+    divided: BoolArray = layouts.zero_stage > 0 if is_whole else NOWHERE
+    return divided
+
+
+def _divided_states(case: Case, job: Job) -> str:
+    return (
+        f"With {job.profile.name}, optimizer {job.optimizer.name} needs zero_stage 0, not {case.layout.zero_stage}: "
+        "its sharded optimizer does not take that one."
+    )
+
+
+STAGE_DIVIDES_OPTIMIZER = Rule(
+    name="stage_divides_optimizer",
+    field="zero_stage",
+    reads=("zero_stage",),
+    reason="the stack divides no states of this optimizer over ranks: zero_stage must be 0",
+    breaches=(Breach(where=_divides_whole_states, words=_divided_states),),
+)
+
+
 def _swaps_below_stage_three(layouts: Candidates, job: Job) -> BoolArray:
     """Return where NVMe is used below ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
     if job.offload_target != NVME:

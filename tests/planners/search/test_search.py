@@ -39,6 +39,14 @@ def one_by_one(framework: str, asked):
     return verdicts(needs, through, asked.hardware), seconds
 
 
+def test_states_that_no_stage_divides_are_held_whole():
+    layouts = chosen_layouts(found("megatron", model=small_llama(), optimizer="sgd-momentum"))
+    assert layouts.zero_stage.item() == 0
+    # DeepSpeed's optimizer under the same parallelism wraps any other.
+    fixed = found("megatron-deepspeed", model=small_llama(), optimizer="sgd-momentum", layout={"zero_stage": 1})
+    assert chosen_layouts(fixed).zero_stage.item() == 1
+
+
 @pytest.mark.parametrize(
     ("framework", "gpus", "batch"),
     [

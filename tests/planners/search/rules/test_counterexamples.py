@@ -203,6 +203,13 @@ CASES = (
         numbers=("1-bit", "zero_stage 0", "not 1"),
     ),
     Counterexample(
+        rule="stage_divides_optimizer",
+        framework="megatron",
+        asked={"optimizer": "sgd-momentum"},
+        layout={"data_parallel": 2, "zero_stage": 1},
+        numbers=("megatron", "sgd-momentum", "zero_stage 0", "not 1"),
+    ),
+    Counterexample(
         rule="nvme_needs_stage_three",
         framework="deepspeed",
         asked={"layout": {"offload_target": "nvme"}},
