@@ -225,11 +225,18 @@ class _FusedAdamW(torch.optim.AdamW):
         super().__init__(params, fused=True, **settings)
 
 
+class _FusedSgd(torch.optim.SGD):
+    """SGD in one kernel, which makes nothing but its states (Transformer Engine, pytorch/optimizers/fused_sgd.py)."""
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        super().__init__(params, fused=True, **settings)
+
+
 def _optimizer(job: TraceJob, chunks: list[Any]) -> Any:
-    """Return the optimizer, with torch's fused kernel for APEX's."""
+    """Return the optimizer, with torch's fused kernels for Transformer Engine's."""
     from megatron.core import optimizer
 
-    with replaced(torch.optim, "AdamW", _FusedAdamW):
+    with replaced(torch.optim, "AdamW", _FusedAdamW), replaced(optimizer, "SGD", _FusedSgd):
         return optimizer.get_megatron_optimizer(optimizer_config(job), chunks, use_gloo_process_groups=False)
 
 

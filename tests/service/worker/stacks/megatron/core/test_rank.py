@@ -168,6 +168,11 @@ def test_other_precisions_and_optimizers_have_their_states(changes, bytes_each):
     assert held == pytest.approx(bytes_each * ELEMENTS, abs=SMALL_BYTES)
 
 
+def test_an_update_in_one_kernel_makes_nothing_but_its_states():
+    for optimizer in ("adamw", "sgd-momentum"):
+        assert requested_bytes(megatron(zero_stage=0, optimizer=optimizer), Kind.OPTIMIZER_TEMPORARY) < SMALL_BYTES
+
+
 def test_a_ring_s_ranks_have_their_own_tokens():
     whole, ring = (megatron(data_parallel=4 // ranks, context_parallel=ranks) for ranks in (1, 2))
     assert kept(ring)[-1] * 2 == kept(whole)[-1]
