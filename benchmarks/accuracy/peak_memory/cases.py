@@ -12,9 +12,11 @@ from pathlib import Path
 
 from benchmarks.accuracy.peak_memory.held_out import is_held_out
 from benchmarks.accuracy.peak_memory.measured_models import measured_model
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.jobs.adapters import is_matrix, is_named, module_path
 from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
 
 DATA = Path(__file__).parents[2] / "data"
@@ -182,8 +184,9 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
         # torchtitan names the local batch, which its schedules cut into as many micro-batches as there are stages.
         micro_batch = max(micro_batch // degrees["pp"], 1)
     stage = _zero_stage(row, framework)
+    model = measured_model(tuple(sorted((name, row.get(name) or "") for name in MODEL_COLUMNS)))
     return TrainingQuestion(
-        model=measured_model(tuple(sorted((name, row.get(name) or "") for name in MODEL_COLUMNS))),
+        model=model,
         hardware=Hardware(
             gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=min(gpus, 8)
         ),
@@ -196,7 +199,7 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
         fused_cross_entropy="liger" in row["fusions"],
         activation_offload=False,
         kernels=_kernels(row, framework),
-        lora=_lora(row),
+        lora=_lora(row, model),
         layout=LayoutRequest(
             data_parallel=data,
             tensor_parallel=degrees["tp"],
@@ -285,7 +288,8 @@ def _kernels(row: Mapping[str, str], framework: str) -> str | None:
     return "eager" if fusions.startswith("eager") else None
 
 
-def _lora(row: Mapping[str, str]) -> Lora:
+def _lora(row: Mapping[str, str], model: ModelSpec) -> Lora:
+    """Return a row's adapters; of the names that a recipe has for several families peft takes those a model has."""
     stated = row["adapter"]
     rank = re.search(r"r=(\d+)", stated)
     if rank is None:
@@ -296,7 +300,9 @@ def _lora(row: Mapping[str, str]) -> Lora:
         words = stated.split(" on ")[1].split(",")
         modules = [module for word in words for module in MODULES.get(word, "").split()]
     else:
-        modules = stated.split()[1:]
+        weights = [weight for block in (*model.layers, model.head) for weight in block.weights]
+        paths = [module_path(weight) for weight in weights if is_matrix(weight)]
+        modules = [name for name in stated.split()[1:] if any(is_named(path, (name,)) for path in paths)]
     return Lora(rank=int(rank[1]), target_modules=tuple(modules), double_quantization=row["base_quant"] == "bnb.nf4-dq")
 
 

@@ -38,6 +38,8 @@ LATENT = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
 }
+# bigcode/gpt_bigcode-santacoder's config.json; GPT-BigCode's own default is 1,024.
+POSITIONS = {"santacoder": 2048}
 # Gemma 7B's and 2 9B's heads are wider than hidden size over heads (their config.json).
 HEAD_DIM = {"gemma-7b": 256, "gemma-2b": 256, "gemma2-9b": 256}
 MIXTURE = re.compile(
@@ -71,6 +73,8 @@ def _config(row: Mapping[str, str]) -> dict[str, Any]:
     }
     if name in HEAD_DIM:
         config["head_dim"] = HEAD_DIM[name]
+    if name in POSITIONS:
+        config["n_positions"] = POSITIONS[name]
     if family == "mixtral":
         config.update(MIXTRAL)
     mixture = MIXTURE.match(row.get("moe") or "")
