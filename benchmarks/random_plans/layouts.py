@@ -12,6 +12,7 @@ from benchmarks.random_plans.themes import Theme
 from plimsoll.planners.families import traits
 from plimsoll.planners.stacks.profile import Profile, load_profile
 from plimsoll.planners.stacks.records import Capabilities
+from plimsoll.service.worker.jobs.job import FP8_MIXED
 from plimsoll.service.worker.stacks.found import find_stack, traced_stacks
 
 GPU = "h200-sxm-141gb"
@@ -124,8 +125,8 @@ def _training(random: Random, theme: Theme, profile: Profile, *, is_mixture: boo
     can = profile.can
     adapters = [method for method in can.methods if method != "full"]
     method = theme.method or (random.choice(adapters) if adapters and random.random() < 0.1 else "full")
-    # torch's grouped products of a mixture take bfloat16 alone.
-    precisions = [name for name in profile.states if not is_mixture or name.startswith("bf16")]
+    # Products in fp8 are not traced in mixtures.
+    precisions = [name for name in profile.states if not is_mixture or name != FP8_MIXED]
     others = [name for name in can.optimizers if name != "adamw"]
     training: dict[str, Any] = {
         "method": method,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch._meta_registrations as meta_registrations
 import torch.distributed.tensor._sharding_prop as sharding_propagation
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
@@ -57,6 +58,7 @@ def traceable_torch() -> Iterator[StreamClock]:
         stack.enter_context(_one_chunk_at_a_time())
         stack.enter_context(shards_on_host())
         stack.enter_context(_dropout_as_on_cuda())
+        stack.enter_context(_grouped_products_of_every_format())
         stack.enter_context(_quiet_view_warning())
         stack.enter_context(_gathers_in_second_runs())
         yield clock
@@ -166,6 +168,26 @@ def _dropout_as_on_cuda() -> Iterator[None]:
         return torch.native_dropout(input, p, True)[0]
 
     with replaced(torch.nn.functional, "dropout", dropout):
+        yield
+
+
+@contextlib.contextmanager
+def _grouped_products_of_every_format() -> Iterator[None]:
+    """Let grouped products of fake tensors be in fp16 and fp32 too, as those of real ones are on every device.
+
+    The rule for fake tensors was written for the kernels of sm90, which know bf16 alone; in other formats CUDA
+    multiplies group by group into the same output (torch, aten/src/ATen/native/GroupedMMUtils.h,
+    `_grouped_mm_validate_inputs` and `_grouped_mm_fallback`).
+    """
+    original = meta_registrations._meta_grouped_mm_common
+
+    @functools.wraps(original)
+    def product(mat_a: torch.Tensor, mat_b: torch.Tensor, **rest: Any) -> Any:
+        if mat_a.dtype is mat_b.dtype and mat_a.dtype in (torch.float16, torch.float32):
+            return meta_registrations._create_grouped_mm_output_tensor(mat_a, mat_b, rest["offs"], None)  # type: ignore[no-untyped-call]
+        return original(mat_a, mat_b, **rest)
+
+    with replaced(meta_registrations, "_meta_grouped_mm_common", product):
         yield
 
 

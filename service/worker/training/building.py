@@ -30,10 +30,21 @@ def causal_model(config: Mapping[str, Any], *, dtype: torch.dtype, attention: st
         settings.use_cache = False
         if attention is not None:
             settings._attn_implementation = attention
+        _keep_padding_within(settings)
         model: nn.Module = AutoModelForCausalLM.from_config(settings, dtype=dtype)  # type: ignore[no-untyped-call]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InvalidModelConfig(f"transformers cannot build this config: {error}", pointer="/model/config") from error
     return model
+
+
+def _keep_padding_within(settings: Any) -> None:
+    """Name no padding token beyond the vocabulary, as a class does by default that knows a larger one.
+
+    Torch takes none such, and a padding token changes neither the table's size nor that of its gradient.
+    """
+    padding = getattr(settings, "pad_token_id", None)
+    if padding is not None and padding >= settings.vocab_size:
+        settings.pad_token_id = None
 
 
 def traced_model(job: TraceJob, stack: Stack) -> Any:

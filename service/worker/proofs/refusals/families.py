@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.families import traits
+from itertools import chain
+
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.families.family import LLAMA_PARTS
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.service.worker.jobs.job import MIXED_PRECISIONS
 from plimsoll.service.worker.jobs.rule import Asked, Rule
 from plimsoll.service.worker.jobs.stack import Replication
 from plimsoll.service.worker.jobs.states import is_fully_sharded
 from plimsoll.service.worker.stacks.found import traced_stacks
+
+# torch, aten/src/ATen/native/GroupedMMUtils.h, `_grouped_mm_validate_inputs`: strides are multiples of 16 bytes.
+ROW_BYTES = 16
+SIXTEEN_BIT_BYTES = 2
 
 
 def _model_type(asked: Asked) -> str:
@@ -106,4 +114,36 @@ EXPERTS_ARE_NOT_CAST = Rule(
     pointer="/layout/zero_stage",
     words="Experts held in fp32 are not traced: torch's grouped product is not cast by autocast.",
 )
-RULES = (OTHER_PARTS_ARE_WHOLE, TRANSPOSED_MATRICES_HAVE_16_BITS, BIASED_EXPERTS_STAY, EXPERTS_ARE_NOT_CAST)
+
+
+def _unaligned_width(asked: Asked) -> int | None:
+    """Return a width of the experts that a rank has whose rows do not all start on 16 bytes; None if there is none."""
+    job = asked.job
+    if not job.has_experts or asked.stack.groups_experts:
+        return None
+    number_bytes = FP32_BYTES if job.precision in ("fp32", "tf32") else SIXTEEN_BIT_BYTES
+    model = describe_config(job.config, name=job.model_name)
+    widths = (
+        width
+        for weight in chain.from_iterable(block.weights for block in model.layers)
+        if weight.part is Part.EXPERT
+        for width in weight.local_shape(job.expert_tensor_parallel)[weight.is_fused :]
+    )
+    return next((width for width in widths if width * number_bytes % ROW_BYTES), None)
+
+
+EXPERTS_START_ON_16_BYTES = Rule(
+    broken=lambda asked: _unaligned_width(asked) is not None,
+    pointer=lambda asked: "/layout/tensor_parallel" if asked.job.tensor_parallel > 1 else "/model/config",
+    words=lambda asked: (
+        f"torch's grouped product takes rows that start on {ROW_BYTES} bytes: experts {_unaligned_width(asked)} wide "
+        f"on a rank are not traced in {asked.job.precision}."
+    ),
+)
+RULES = (
+    OTHER_PARTS_ARE_WHOLE,
+    TRANSPOSED_MATRICES_HAVE_16_BITS,
+    BIASED_EXPERTS_STAY,
+    EXPERTS_ARE_NOT_CAST,
+    EXPERTS_START_ON_16_BYTES,
+)

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from plimsoll.service.worker.training.decoder_parts import decoder_of, head
+
 
 def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
     """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two, or all if they are fewer."""
@@ -108,9 +110,9 @@ def fuse_loss(model: Any) -> None:
     def forward(self: Any, *, labels: torch.Tensor, **inputs: Any) -> Any:
         from transformers.modeling_outputs import CausalLMOutput
 
-        hidden = self.model(**inputs).last_hidden_state
+        hidden = decoder_of(self)(**inputs).last_hidden_state
         loss = FusedLinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, 1), self.lm_head.weight, labels.flatten()
+            hidden.flatten(0, 1), head(self).weight, labels.flatten()
         )
         return CausalLMOutput(loss=loss)
 

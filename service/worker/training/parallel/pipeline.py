@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
@@ -22,6 +21,7 @@ from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
+from plimsoll.service.worker.training.decoder_parts import leave_layers, take_embedding, take_head
 from plimsoll.service.worker.training.parallel.messages import MessageBuffers
 
 # After the pipeline is full every further pair of passes finds the memory as the one before; interleaved, every round.
@@ -40,16 +40,17 @@ class InFlight:
 
 
 def cut_to_stage(model: Any, stage: PipelineStage) -> None:
-    """Leave the model its stage's layers, with the embedding on the first and the head on the last."""
+    """Leave the model its stage's layers, with the embedding on the first and the head on the last.
+
+    Another stage's model takes what it receives as `inputs_embeds`, and returns its last layer's output as logits.
+    """
     if stage.stages == 1:
         return
-    inner = model.model
-    inner.layers = nn.ModuleList(list(inner.layers)[stage.first_layer : stage.last_layer + 1])
+    leave_layers(model, stage.first_layer, stage.last_layer)
     if not stage.is_first:
-        inner.embed_tokens = None
+        take_embedding(model)
     if not stage.is_last:
-        # The model then returns its last layer's output in place of logits.
-        inner.norm, model.lm_head = nn.Identity(), nn.Identity()
+        take_head(model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,13 @@ from plimsoll.service.worker.training.decoder_parts import (
     has_tied_head,
     head,
     last_norm,
+    leave_layers,
+    take_embedding,
+    take_head,
     token_embedding,
 )
 from plimsoll.service.worker.training.kernels.attention import traced_attention
+from plimsoll.service.worker.training.kernels.fused_loss import fuse_loss
 from tests.service.worker.cases import config, requested_bytes, traced
 
 GPT_2 = {
@@ -33,6 +37,39 @@ def test_every_part_is_found_under_the_family_s_own_name(values):
     assert token_embedding(model).weight.shape == head(model).weight.shape == (101, hidden_size(values))
     assert last_norm(model).weight.shape == (64,)
     assert has_tied_head(model) is (values["model_type"] in ("gpt2", "gpt_bigcode", "opt"))
+
+
+# Granite multiplies what it embeds by 12 and divides logits by 13, Gemma 2 caps logits at 30.
+SCALED = [
+    config(model_type="granite", embedding_multiplier=12.0, logits_scaling=13.0),
+    config(model_type="gemma2", final_logit_softcapping=30.0),
+]
+
+
+@pytest.mark.parametrize("values", SCALED, ids=lambda values: values["model_type"])
+def test_a_stage_in_the_middle_neither_scales_what_it_receives_nor_what_it_sends(values):
+    model = causal_model(values, dtype=torch.float32).eval()
+    received = torch.randn(1, 8, 64)
+    inputs = {"inputs_embeds": received, "position_ids": torch.arange(8)[None]}
+    seen = []
+    decoder_layers(model)[1].register_forward_hook(lambda _layer, entered, output: seen.append((entered[0], output)))
+    leave_layers(model, 1, 1)
+    take_embedding(model)
+    take_head(model)
+    sent = model(**inputs).logits
+    ((entered, output),) = seen
+    assert entered is received
+    assert sent is output
+
+
+def test_the_last_stage_scales_its_logits():
+    values = SCALED[0]
+    model = causal_model(values, dtype=torch.float32).eval()
+    leave_layers(model, 1, 1)
+    take_embedding(model)
+    hidden = torch.randn(1, 8, 64)
+    decoder = model.model(inputs_embeds=hidden).last_hidden_state
+    torch.testing.assert_close(model(inputs_embeds=hidden).logits, head(model)(decoder) / 13.0)
 
 
 def test_a_config_tells_its_depth_by_its_own_name():
@@ -71,3 +108,12 @@ def test_sinks_have_a_gradient_and_leave_the_output_as_it_is():
     output.sum().backward()
     assert torch.equal(output, plain)
     assert sinks.grad.shape == sinks.shape
+
+
+@pytest.mark.parametrize("values", OTHERS, ids=lambda values: values["model_type"])
+def test_a_fused_loss_finds_decoder_and_head_of_every_family(values):
+    model = causal_model(values, dtype=torch.float32)
+    fuse_loss(model)
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert token_embedding(model).weight.grad is not None

@@ -77,6 +77,21 @@ def test_a_tied_head_is_held_once():
     assert requested_bytes(ledger, Kind.PARAMETER) == 4 * (SHARD_ELEMENTS - 26 * 64)
 
 
+def test_a_padding_token_beyond_the_vocabulary_is_none():
+    # SmolLM 3's own is 128,004; the table has the 101 rows of every small model.
+    ledger = traced(config=config(model_type="smollm3", pad_token_id=128_004))
+    assert requested_bytes(ledger, Kind.PARAMETER) == 4 * SHARD_ELEMENTS
+
+
+# fp16 as bf16 beside fp32 states; in fp32 and TF32 all that a layer keeps is twice as wide.
+@pytest.mark.parametrize(("precision", "widening"), [("fp16-mixed", 1), ("fp32", 2), ("tf32", 2)])
+def test_experts_are_multiplied_in_every_precision(precision, widening):
+    mixture = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
+    plain, wide = (traced(config=mixture, precision=name) for name in ("bf16-mixed", precision))
+    whole = [requested_bytes(ledger, Kind.GATHERED_PARAMETER, phase="backward") for ledger in (plain, wide)]
+    assert whole[1] == widening * whole[0]
+
+
 @pytest.mark.parametrize(("optimizer", "moments"), [("sgd", 0), ("sgd-momentum", 1)])
 def test_sgd_keeps_a_momentum_or_nothing(optimizer, moments):
     assert requested_bytes(traced(optimizer=optimizer), Kind.OPTIMIZER_STATE) == moments * 4 * SHARD_ELEMENTS

@@ -219,6 +219,12 @@ OF_FAMILIES = (
         broken={"framework": "ddp", "zero_stage": 0, "config": MIXTRAL},
         obeyed={"framework": "ddp", "zero_stage": 0, "config": MIXTRAL, "precision": "bf16"},
     ),
+    Example(  # 180 numbers of 2 bytes are 22.5 times 16, of 4 bytes 45 times
+        rule=families.EXPERTS_START_ON_16_BYTES,
+        pointer="/model/config",
+        broken={"config": MIXTRAL | {"intermediate_size": 180}},
+        obeyed={"config": MIXTRAL | {"intermediate_size": 180}, "precision": "fp32"},
+    ),
 )
 OF_ADAPTERS = (
     Example(
