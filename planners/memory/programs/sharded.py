@@ -47,7 +47,8 @@ class ShardedStage:
       `last_norm` as the norm before the head is differentiated.
     - `head_gradient` is the head's own. The embedding's is made as `whole_embedding`; tensor parallelism makes
       `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where that `is_tied`, and
-      `sum_of_both` is made of them where they are not added up in place.
+      `sum_of_both` is made of them where they are not added up in place. Micro-batches of a pipeline add the whole one
+      up as the `whole_sum`, of which `cut_sum` is made before it is reduced.
     """
 
     rest: AtRest
@@ -78,6 +79,8 @@ class ShardedStage:
     uncut_embedding: FloatArray
     is_tied: Mask
     cut_embedding: FloatArray
+    whole_sum: FloatArray
+    cut_sum: FloatArray
     sum_of_both: FloatArray
     summed_at_first: FloatArray
     head_casts: tuple[Moment, ...]
@@ -294,6 +297,8 @@ class _Passes:
             units.sums_made = ALL_SUMS
             for layer in step.each(stage.layers):
                 self._sum(layer)
+        step.grow(self._summed("first"), stage.cut_sum)
+        step.shrink(self._summed("first"), stage.whole_sum)
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
         for layer in step.each(stage.layers):
             # Each lets go of more than it makes.

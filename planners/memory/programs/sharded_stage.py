@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray
 from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
@@ -53,6 +53,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     is_tied = np.bool_(job.model.tied_head) & rows.has_embedding & rows.has_head
     embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
     is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
+    is_cut, is_summed_whole = is_split & ~stays, is_split & stays
     table = np.ceil(size * (held.root_elements - held.head_elements))
     kernels = job.profile.kernels
     received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
@@ -83,13 +84,27 @@ def sharded_stage(asked: Question) -> ShardedStage:
         logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
-        uncut_embedding=np.where(is_split, embedding_gradient - table, embedding_gradient),
+        uncut_embedding=_uncut_embedding(layouts, embedding_gradient, table, is_cut, is_summed_whole),
         is_tied=mask_of(is_tied),
-        cut_embedding=some(np.where(is_split, table, 0.0)),
+        cut_embedding=some(np.where(is_cut, table, 0.0)),
+        whole_sum=some(np.where(is_summed_whole, first.summed, 0.0)),
+        cut_sum=some(np.where(is_summed_whole, first.reduced, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
         summed_at_first=summed,
         head_casts=_head_casts(asked),
     )
+
+
+def _uncut_embedding(
+    layouts: Candidates,
+    own: FloatArray,
+    table: FloatArray,
+    is_cut: BoolArray,
+    is_summed_whole: BoolArray,
+) -> FloatArray:
+    """Return what stays of the embedding's gradient, whose rank's `own` part has that of a `table`."""
+    whole = own + table * (layouts.tensor_parallel - 1)
+    return np.where(is_cut, own - table, np.where(is_summed_whole, whole, own))
 
 
 def _later(
@@ -134,16 +149,18 @@ def _goes_round_once(asked: Question) -> BoolArray:
 def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | None]:
     """Return the unit of the embedding, and that of last norm and head where they are not one with it."""
     held, job = asked.held, asked.job
-    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
+    size, reduce_bytes, copies = job.precision.compute_bytes, job.reduce_bytes, job.profile.weights.gather_copies
     shard = np.ceil(held.root_gradients + held.root_gradients_sent)
     is_shared = is_divided(asked)
     last_of_head = np.where(is_shared, np.ceil(held.last_of_head), 0.0)
     widening = reduce_bytes / job.states.gradient
     whole = Unit(
-        weights=np.ceil(size * held.root_elements + held.root_frozen),
+        weights=np.ceil(size * (held.root_padded if copies else held.root_elements) + held.root_frozen),
         buffer=gathered_into(asked, size * held.root_padded + held.root_frozen),
         gradients=np.ceil(size * held.root_elements),
         reduced=np.ceil(reduce_bytes * held.root_padded),
+        summed=np.ceil(reduce_bytes * held.root_elements),
+        last_matrix_gradient=np.ceil(size * held.last_of_head),
         output=np.ceil(shard * widening),
         shard=shard,
         last_gradient=size * last_of_head,
@@ -152,21 +169,27 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
     if not has_own_units:
         return whole, None
     head = Unit(
-        weights=np.ceil(size * held.head_elements),
+        weights=np.ceil(size * (held.head_padded if copies else held.head_elements)),
         buffer=gathered_into(asked, size * held.head_padded),
         gradients=np.ceil(size * held.head_elements),
         reduced=np.ceil(reduce_bytes * held.head_padded),
+        summed=np.ceil(reduce_bytes * held.head_elements),
+        last_matrix_gradient=np.ceil(size * held.last_of_head),
         output=np.ceil((held.head_gradients + held.head_gradients_sent) * widening),
         shard=np.ceil(held.head_gradients + held.head_gradients_sent),
         last_gradient=size * last_of_head,
         last_summed=reduce_bytes * last_of_head,
     )
     elements = np.ceil(held.root_elements - held.head_elements)
+    # DTensor leaves its ranks' gradients apart until they are reduced.
+    whole_over_ranks = asked.layouts.tensor_parallel if job.profile.weights.whole_embedding_gradient else 1
     embedding = Unit(
         weights=whole.weights - head.weights,
         buffer=whole.buffer - head.buffer,
         gradients=whole.gradients - head.gradients,
         reduced=whole.reduced - head.reduced,
+        summed=np.ceil(reduce_bytes * elements * whole_over_ranks),
+        last_matrix_gradient=np.ceil(size * elements * whole_over_ranks),
         output=whole.output - head.output,
         shard=whole.shard - head.shard,
         last_gradient=np.where(is_shared, size * elements, 0.0),

@@ -135,13 +135,16 @@ class Units:
             self._reduce(unit, gradients, unit.last_gradient)
         with step.where(when.for_the_step):
             if not self.has_sums:
+                # One after the other (torch, distributed/fsdp/_fully_shard/_fsdp_param.py,
+                # `to_accumulated_grad_if_needed`).
+                step.resize(gradients, unit.last_matrix_gradient)
                 self.sum_up(unit, summed, is_whole=is_whole)
             step.drop(gradients)
 
     def sum_up(self, unit: Unit, summed: Held, *, is_whole: bool = False) -> None:
         """Have as much of a unit's sum of gradients as has been made."""
         is_whole = is_whole or self.sums_made is ALL_SUMS
-        self._step.resize(summed, unit.reduced if is_whole else np.ceil(unit.reduced * self.sums_made))
+        self._step.resize(summed, unit.summed if is_whole else np.ceil(unit.summed * self.sums_made))
 
     def reduce_summed(self, unit: Unit, whole: Held, summed: Held) -> None:
         """Reduce what micro-batches have summed of a unit, and let go of its weights."""

@@ -138,13 +138,15 @@ def _whole(moments: list[Moment]) -> tuple[Moment, ...]:
 def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tuple[Unit, Unit | None]:
     """Return a layer's weights, and its experts where they are a unit of their own."""
     job = asked.job
-    size, reduce_bytes = job.precision.compute_bytes, job.reduce_bytes
+    size, reduce_bytes, copies = job.precision.compute_bytes, job.reduce_bytes, job.profile.weights.gather_copies
     shard, widening = held.gradient_bytes, reduce_bytes / job.states.gradient
     whole = Unit(
-        weights=np.ceil(size * held.elements + held.frozen_bytes),
+        weights=np.ceil(size * (held.padded if copies else held.elements) + held.frozen_bytes),
         buffer=gathered_into(asked, size * held.padded + held.frozen_bytes),
         gradients=np.ceil(size * held.elements),
         reduced=np.ceil(reduce_bytes * held.padded),
+        summed=np.ceil(reduce_bytes * held.elements),
+        last_matrix_gradient=np.ceil(size * np.maximum(held.last_matrix, held.last_experts)),
         output=np.ceil(shard * widening),
         shard=np.ceil(shard),
         last_gradient=some(np.where(is_divided(asked), size * held.last_weight, 0.0)),
@@ -160,10 +162,12 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         return np.where(expert_units, np.ceil(amount), 0.0)
 
     experts = Unit(
-        weights=apart(size * held.experts),
+        weights=apart(size * (held.experts_padded if copies else held.experts)),
         buffer=np.where(has_copies, apart(size * held.experts_padded), 0.0),
         gradients=apart(size * held.experts),
         reduced=apart(reduce_bytes * held.experts_padded),
+        summed=apart(reduce_bytes * held.experts),
+        last_matrix_gradient=apart(size * held.last_experts),
         output=apart(held.expert_gradient_bytes * widening),
         shard=apart(held.expert_gradient_bytes),
         last_gradient=np.where(has_copies, apart(size * held.last_experts), 0.0),
@@ -174,6 +178,8 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         buffer=gathered_into(asked, size * held.padded + held.frozen_bytes - apart(size * held.experts_padded)),
         gradients=whole.gradients - experts.gradients,
         reduced=whole.reduced - experts.reduced,
+        summed=whole.summed - experts.summed,
+        last_matrix_gradient=np.where(expert_units, np.ceil(size * held.last_matrix), whole.last_matrix_gradient),
         output=whole.output - experts.output,
         shard=whole.shard - experts.shard,
         last_gradient=whole.last_gradient,

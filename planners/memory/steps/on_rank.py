@@ -80,13 +80,16 @@ class Unit:
 
     `weights` are whole, in the compute precision, and `buffer` is what they are gathered into. `gradients` are whole
     too; they are reduced in a buffer of `reduced` bytes into an `output`, which is the rank's `shard` of them or is
-    cast to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width.
+    cast to it. `last_gradient` is that of the last of its weights, `last_summed` the same in the reduction's width, in
+    which micro-batches add them up: `summed` is all, `last_matrix_gradient` what is cast to it last.
     """
 
     weights: FloatArray
     buffer: FloatArray
     gradients: FloatArray
     reduced: FloatArray
+    summed: FloatArray
+    last_matrix_gradient: FloatArray
     output: FloatArray
     shard: FloatArray
     last_gradient: FloatArray
@@ -98,6 +101,8 @@ NO_UNIT = Unit(
     buffer=NO_BYTES,
     gradients=NO_BYTES,
     reduced=NO_BYTES,
+    summed=NO_BYTES,
+    last_matrix_gradient=NO_BYTES,
     output=NO_BYTES,
     shard=NO_BYTES,
     last_gradient=NO_BYTES,

@@ -146,6 +146,23 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
     assert held(reduced, "gradients") == 4 * EMBEDDING / 2
 
 
+def test_a_pipeline_sums_the_gradient_of_a_split_embedding_whole():
+    layout = {"pipeline_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
+    found = step("fsdp2", tokens=8, batch=8, gpus=8, layout=layout)
+    summed = [event for event in found if event.name == "summed gradients" and event.layer is None and event.change > 0]
+    # 4 bytes of all of the table on both tensor ranks; before the reduction the rank's half of it beside that.
+    assert [event.change for event in summed] == [4 * EMBEDDING, 4 * EMBEDDING / 2]
+    # As it is cast the gradient itself is whole, in 16 bits.
+    assert held(summed[0], "gradients") == 2 * EMBEDDING
+
+
+def test_weights_are_gathered_with_the_padding_of_their_shards():
+    # 998 rows over 3 ranks are 333 a rank, and 999 gathered; the top layer, its buffer and the one before it aside.
+    found = step("fsdp2", gpus=3, batch=3, layout={"data_parallel": 3}, vocab_size=998)
+    (first, *_) = [event for event in found if event.name == "weights" and event.change > 0]
+    assert first.change == 2 * 999 * 64
+
+
 def test_the_next_stage_s_gradient_is_counted_once_though_it_lies_in_a_buffer():
     found = step("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2})
     changes = [event.change for event in found if event.name == "P2P buffers" and event.phase == BACKWARD]

@@ -13,7 +13,9 @@ from tests.planners.training_cases import events, held, taken
 # Four experts of 3 x 64 x 128; queries to output 64 x (64 + 32 + 32 + 64), a router of 4 x 64 and two norms.
 EXPERTS, BESIDE = 4 * 24_576, 12_288 + 256 + 128
 # Weights of 8 bytes in a buffer of 10; whole gradients of 8 that are reduced in 20 bytes into a shard of 5.
-UNIT = unit(weights=8, buffer=10, gradients=8, reduced=20, output=5, shard=5, last_gradient=2)
+UNIT = unit(
+    weights=8, buffer=10, gradients=8, reduced=20, output=5, shard=5, last_gradient=2, summed=16, last_matrix_gradient=6
+)
 WHEN = {
     "by_layer": True,
     "for_the_step": False,
@@ -70,8 +72,9 @@ def test_what_is_summed_over_replicas_stays_until_that_is_done():
     assert sizes(reduce_once, adds_up=True, waits_for_replicas=True) == [8, 28, 22, 27, 25, 5, 0]
 
 
-def test_micro_batches_of_a_pipeline_sum_in_the_reduction_s_width():
-    assert sizes(reduce_once, for_the_step=True) == [8, 28, 20]
+def test_micro_batches_of_a_pipeline_sum_in_the_reduction_s_width_one_weight_after_the_other():
+    # Whole gradients, the last matrix's when all others have been cast, that beside the sum of 16, the sum.
+    assert sizes(reduce_once, for_the_step=True) == [8, 6, 22, 16]
 
 
 def test_a_gradient_that_waits_on_the_host_is_on_the_device_while_it_is_reduced():
@@ -139,10 +142,10 @@ def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_rank
     found = mixture_step(beside_shared(), expert_parallel=2, recompute=2)
     # This layer's weights, the buffers of what lies beside the next one's experts and of half of its own experts over
     # two ranks, and the head that is reduced. Beside the experts are the shared one, 3 x 64 x 128, the biases of query,
-    # key and value, and a score of one row, of which a buffer over four ranks has four.
-    beside = BESIDE + 24_576 + 64 + 32 + 32 + 64
+    # key and value, and a score of one row, of which four ranks gather four.
+    beside = BESIDE + 24_576 + 64 + 32 + 32 + 4 * 64
     own = 2 * (EXPERTS // 2 + beside)
-    assert experts_run_again(found) == [own + 2 * (beside + 3 * 64) + 2 * EXPERTS // 2 + 4 * HEAD]
+    assert experts_run_again(found) == [own + 2 * beside + 2 * EXPERTS // 2 + 4 * HEAD]
 
 
 @pytest.mark.parametrize(("recompute", "ranks"), [(0, 2), (2, 4)])

@@ -29,7 +29,10 @@ SIZES = (
     "experts_gathered_again",
     "at_experts_reduced",
 )
-OF_UNIT = ("weights", "buffer", "gradients", "reduced", "output", "shard", "last_gradient", "last_summed")
+OF_UNIT = (
+    "weights", "buffer", "gradients", "reduced", "summed", "last_matrix_gradient", "output", "shard", "last_gradient",
+    "last_summed",
+)  # fmt: skip
 STAGES, LAYOUTS = 2, 6
 
 
