@@ -6,7 +6,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import has_layer_norms
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
@@ -29,9 +29,17 @@ def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message
     sending = chunks - rows.has_head
     in_flight = rows.in_flight
     buffers = micro_batches * (receiving + sending) + in_flight * sending
-    keeps_input = (layouts.recompute == FULL) | (layouts.recompute == SELECTIVE) | keeps_first_input(job)
+    keeps_input = _recomputes_lowest(layouts, job) | (layouts.recompute == SELECTIVE) | keeps_first_input(job)
     shared = np.where(keeps_input, in_flight * receiving, 0.0)
     return np.where(pipelined, p2p_message * (buffers - shared), 0.0)
+
+
+def _recomputes_lowest(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a stage's lowest layer is computed again: the first of those in a block, none of every nth."""
+    if job.recompute_every not in (None, 1):
+        return np.zeros(1, dtype=bool)
+    recomputes: BoolArray = (layouts.recompute == FULL) & (layouts.full_layers != 0)
+    return recomputes
 
 
 def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:

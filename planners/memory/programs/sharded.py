@@ -153,7 +153,12 @@ class _Passes:
                 step.resize(self.kept[layer], self._kept(layer))
                 units.close_forward(self.whole[layer, "experts"])
         step.resize(self.kept[layer], self._kept(layer))
+        self._scatter(layer)
         units.close_forward(self.whole[layer])
+
+    def _scatter(self, layer: Layer) -> None:
+        step = self.step
+        step.drop(step.take("activations", "output before its scatter", layer.bytes.before_scatter))
 
     def forward_again(self, later: LaterPass) -> None:
         """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
@@ -162,12 +167,14 @@ class _Passes:
         self.units.has_sums = later.summed is self.units.sums_made
         self.units.sums_made = later.summed
         with step.quiet():
-            for layer in step.each(stage.layers):
-                if not self.units.has_sums:
-                    self._sum(layer)
-                step.resize(self.kept[layer], self._kept(layer))
             if not self.units.has_sums:
                 self.units.sum_up(stage.first, self._summed("first"))
+                for layer in step.each(stage.layers):
+                    self._sum(layer)
+        for layer in step.each(stage.layers):
+            with step.quiet(layer.is_highest is False):
+                step.resize(self.kept[layer], self._kept(layer))
+                self._scatter(layer)
         if later.has_loss:
             self._loss()
 

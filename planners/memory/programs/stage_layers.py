@@ -8,12 +8,13 @@ from collections.abc import Callable
 import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, NO_UNIT, LayerOnRank, Moment, Unit, mask_of, some
 
@@ -102,6 +103,7 @@ def _layer(
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
+    whole_moments = [] if gradient_bytes is None else moments_of_whole(asked, kind, held, own, gradient_bytes)
     at_experts = at_experts_again = experts_gathered_again = at_experts_reduced = NO_BYTES
     beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:
@@ -121,7 +123,8 @@ def _layer(
         kept=np.ceil(kept),
         kept_before_experts=some(np.ceil(before_experts)),
         beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
-        moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes)),
+        moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes) + whole_moments),
+        before_scatter=before_scatter(asked, own, recomputed | (layouts.recompute == SELECTIVE)),
         beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(at_experts),
         at_experts_again=some(np.ceil(at_experts_again)),

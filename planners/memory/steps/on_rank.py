@@ -136,6 +136,7 @@ class LayerOnRank:
     - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
       as its experts are gathered;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
+    - `before_scatter`: what stands beside what it keeps as its output is scattered, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `traffic` is what an engine adds that knows no units;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
@@ -151,6 +152,7 @@ class LayerOnRank:
     kept_before_experts: FloatArray
     beside_moments: FloatArray
     moments: tuple[Moment, ...]
+    before_scatter: FloatArray
     beside_return: FloatArray
     at_experts: FloatArray
     at_experts_again: FloatArray

@@ -6,14 +6,16 @@ from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import FULL, candidates_from_rows
 from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes, received_gradient_bytes
+from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 MESSAGE = 2 * 32 * 64
 
 
-def p2p_buffers(framework="fsdp2", *, of=p2p_buffer_bytes, **layout):
-    asked = question(model=small_llama(), sequence_length=32, global_batch_size=8, gpus=4)
+def p2p_buffers(framework="fsdp2", *, of=p2p_buffer_bytes, recompute_every=None, **layout):
+    every = {} if recompute_every is None else {"recompute": Recompute(mode=FULL, every=recompute_every)}
+    asked = question(model=small_llama(), sequence_length=32, global_batch_size=8, gpus=4, **every)
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": 2, **layout}])
     return (of(layouts, all_stages(layouts, job.model, 8), job, MESSAGE) / MESSAGE).reshape(-1).tolist()
@@ -33,6 +35,11 @@ def p2p_buffers(framework="fsdp2", *, of=p2p_buffer_bytes, **layout):
 )
 def test_torch_has_a_buffer_for_every_micro_batch_and_holds_what_it_sent(layout, first, last):
     assert p2p_buffers(**layout) == [first, last]
+
+
+@pytest.mark.parametrize("partly", [{"full_layers": 0}, {"recompute_every": 2}])
+def test_an_input_that_its_layer_does_not_compute_again_is_no_buffer_of_the_layer_s(partly):
+    assert p2p_buffers(zero_stage=3, recompute=FULL, **partly) == [4 + 2, 4]
 
 
 def test_megatron_receives_one_gradient_at_a_time_on_all_stages_but_the_last():

@@ -23,6 +23,7 @@ SIZES = (
     "kept",
     "kept_before_experts",
     "beside_moments",
+    "before_scatter",
     "beside_return",
     "at_experts",
     "at_experts_again",
