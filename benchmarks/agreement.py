@@ -20,6 +20,7 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
@@ -114,6 +115,8 @@ FP8_WAYS: tuple[dict[str, Any], ...] = (
     FP8,
     FP8 | {"recompute": "full", "sequence_length": 8192},
     FP8 | {"recompute": "full", "sequence_length": 512},
+    FP8 | {"recompute": "selective", "sequence_length": 8192},
+    *(FP8 | {"recompute": mode, "sequence_length": 8192, "tensor_parallel": 2} for mode in RECOMPUTE_MODES),
 )
 MIXTURES = (
     "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B",

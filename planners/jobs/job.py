@@ -112,6 +112,11 @@ class Job:
         return self.profile.fp8 if self.precision.compute_format == "fp8" else None
 
     @property
+    def casts_products(self) -> bool:
+        """Return whether products keep 16 bits and cast them to fp8 as they multiply, as torchao's do."""
+        return self.precision.compute_format == "fp8" and self.profile.fp8 is None
+
+    @property
     def trainable_parameters(self) -> int:
         """Return the number of parameters that the optimizer changes."""
         return sum(weight.elements * part.block.repeats for part in self.parts for weight in part.trainable)

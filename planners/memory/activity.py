@@ -168,6 +168,12 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
+    at_second_norm, attention_gradients = share.of(layer.at_second_norm), share.of(layer.attention_gradients)
+    if layer.split is not None:
+        is_split = layouts.tensor_parallel > 1
+        whole = np.where(is_split, share.of(layer.split.whole), whole)
+        at_second_norm = np.where(is_split, share.of(layer.split.at_second_norm), at_second_norm)
+        attention_gradients = np.where(is_split, share.of(layer.split.attention_gradients), attention_gradients)
     beside_combine = _beside_combine(layer, share, job) if is_mixture else NO_BYTES
     transient = NO_BYTES
     if not job.profile.is_textbook:
@@ -194,8 +200,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             if layer.adapter_cast_bytes
             else NO_BYTES,
             at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
-            at_second_norm=share.of(layer.at_second_norm),
-            attention_gradients=share.of(layer.attention_gradients),
+            at_second_norm=at_second_norm,
+            attention_gradients=attention_gradients,
             returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
             if layer.returned_score_bytes
             else NO_BYTES,

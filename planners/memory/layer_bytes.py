@@ -54,6 +54,16 @@ from plimsoll.planners.stacks.records import Kernels
 
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096
+FP8_BYTES = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitProducts:
+    """What of a layer is otherwise where products cast to fp8 what tensor-parallel ranks gather, and keep that."""
+
+    whole: SavedBytes
+    at_second_norm: SavedBytes
+    attention_gradients: SavedBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +72,7 @@ class LayerBytes:
 
     `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
     them several operations save. `combine_whole` is `at_combine` where the experts are no unit of their own.
+    `split` is None where tensor-parallel ranks keep what one rank does.
     """
 
     whole: SavedBytes
@@ -71,6 +82,7 @@ class LayerBytes:
     selective: SavedBytes
     at_second_norm: SavedBytes
     attention_gradients: SavedBytes
+    split: SplitProducts | None
     returned_score_bytes: int
     mask_bytes: int
     copied_output_bytes: int
@@ -109,6 +121,7 @@ def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
         job.attention,
         job.precision.compute_bytes,
         fp8_input_bytes,
+        job.casts_products,
         job.recompute_modules,
     )
 
@@ -121,6 +134,7 @@ def _layer_bytes(
     attention: str,
     size: int,
     fp8_input_bytes: int,
+    casts_products: bool,
     modules: tuple[str, ...],
 ) -> LayerBytes:
     profile, block = same.value, part.block
@@ -135,6 +149,8 @@ def _layer_bytes(
         frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
         fp8_input_bytes=fp8_input_bytes,
     )
+    # torchao, float8/float8_tensor_parallel.py: inputs are cast before tensor-parallel ranks gather them.
+    split = {**learning, "fp8_input_bytes": FP8_BYTES} if casts_products else None
     # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
     # LitGPT's adapters take what their dropouts give.
     has_casts = method == "lora" and not kernels.adapter_dropout_bytes
@@ -160,7 +176,13 @@ def _layer_bytes(
             adapter_casts=casts,
         ),
         selective=selectively_saved_bytes(
-            block, kernels, **recomputed, attention=attention, fp8_input_bytes=fp8_input_bytes, modules=modules
+            block,
+            kernels,
+            **recomputed,
+            attention=attention,
+            fp8_input_bytes=fp8_input_bytes,
+            adds_biases_apart=casts_products,
+            modules=modules,
         ),
         at_second_norm=live_at_second_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),
@@ -168,8 +190,15 @@ def _layer_bytes(
         copied_output_bytes=copied_output_bytes(block, kernels, **sizes),
         unrotated_bytes=unrotated_bytes(block, kernels, **sizes) if not modules or CORE_ATTENTION in modules else 0,
         returned_score_bytes=returned_score_bytes(block, kernels, **sizes),
+        split=None
+        if split is None
+        else SplitProducts(
+            whole=saved_bytes(block, kernels, **split),
+            at_second_norm=live_at_second_norm(block, kernels, **split),
+            attention_gradients=live_at_attention(block, kernels, **split),
+        ),
         at_first_matmuls=live_at_first_products(block, kernels, **learning),
-        not_recomputed_bytes=not_recomputed_bytes(block, **recomputed),
+        not_recomputed_bytes=not_recomputed_bytes(block, **recomputed, adds_biases_apart=casts_products),
         selective_input_bytes=selective_input_bytes(block, **recomputed),
         at_expert_matmuls=live_at_experts_first_product(block, kernels, **sizes),
         experts_last_product=live_at_experts_last_product(block, kernels, **sizes),

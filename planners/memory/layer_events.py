@@ -29,7 +29,13 @@ CAST_BESIDE_TENSORS = 4
 
 
 def live_at_second_norm(
-    block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
+    block: Block,
+    kernels: Kernels,
+    *,
+    attention: str,
+    element_bytes: int,
+    learning: frozenset[str] | None,
+    fp8_input_bytes: int = 0,
 ) -> SavedBytes:
     """Return a layer's live bytes as the norm between its halves is differentiated; nothing without such a norm.
 
@@ -39,7 +45,14 @@ def live_at_second_norm(
     if index is None:
         return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
-    saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    saved = saved_bytes(
+        before,
+        kernels,
+        attention=attention,
+        element_bytes=element_bytes,
+        learning=learning,
+        fp8_input_bytes=fp8_input_bytes,
+    )
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     width = widths[block.operations[index].inputs[0]]
     norm_bytes = width * norm_backward_bytes(block, kernels, element_bytes)
@@ -47,7 +60,13 @@ def live_at_second_norm(
 
 
 def live_at_attention(
-    block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
+    block: Block,
+    kernels: Kernels,
+    *,
+    attention: str,
+    element_bytes: int,
+    learning: frozenset[str] | None,
+    fp8_input_bytes: int = 0,
 ) -> SavedBytes:
     """Return a layer's live bytes as its attention is differentiated; nothing without attention.
 
@@ -61,7 +80,14 @@ def live_at_attention(
         return _live_at_softmax(block, index, kernels, element_bytes=element_bytes, learning=learning)
     product = block.operations[index]
     before = replace(block, operations=block.operations[: index + 1])
-    saved = saved_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    saved = saved_bytes(
+        before,
+        kernels,
+        attention=attention,
+        element_bytes=element_bytes,
+        learning=learning,
+        fp8_input_bytes=fp8_input_bytes,
+    )
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     gradients = element_bytes * sum(widths[name] for name in (*product.inputs, product.output))
     return replace(

@@ -38,6 +38,7 @@ def selectively_saved_bytes(
     attention: str,
     element_bytes: int,
     fp8_input_bytes: int = 0,
+    adds_biases_apart: bool = False,
     modules: tuple[str, ...] = (),
 ) -> SavedBytes:
     """Return what one layer saves under selective recompute: of `modules`, or where none are named by the policy.
@@ -45,7 +46,7 @@ def selectively_saved_bytes(
     `attention_scores` throws the score matrices away and nothing else, as
     Korthikanti et al. 2022 do (arXiv:2205.05198). `alternate_matmuls` saves the layer's
     input, every second matrix product and the attention's output, as torchtitan does;
-    every policy but these saves all.
+    every policy but these saves all. `adds_biases_apart`: a product's bias is a sum of its own.
     """
     everything = saved_bytes(
         block,
@@ -65,7 +66,7 @@ def selectively_saved_bytes(
     # A product that writes keys and values at once is wider than the tensor that it is named after.
     written = {op.output: op.matmul_shape[1] for op in block.operations if op.matmul_shape is not None}
     widths = {tensor.name: max(tensor.width, written.get(tensor.name, 0)) for tensor in block.tensors}
-    outputs = (*_saved_outputs(block), *(operation.output for operation in attentions))
+    outputs = (*_saved_outputs(block, adds_biases_apart), *(operation.output for operation in attentions))
     # Of a row-parallel product every rank's part of the sum is as long as the whole.
     row_parallel = {op.output for op in block.operations if op.is_row_parallel}
     products = by_division(block, ((name, element_bytes * widths[name]) for name in outputs), gathered=row_parallel)
@@ -106,7 +107,9 @@ def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> i
     return element_bytes * checkpoint_width(block) if policy == "alternate_matmuls" else 0
 
 
-def not_recomputed_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
+def not_recomputed_bytes(
+    block: Block, *, policy: str, element_bytes: int, adds_biases_apart: bool = False
+) -> tuple[int, int]:
     """Return what is saved of a token that the layer's second run does not take up, which stops before its end.
 
     The layer's last product, where it is among those saved, is saved until the layer has been differentiated: every
@@ -115,20 +118,22 @@ def not_recomputed_bytes(block: Block, *, policy: str, element_bytes: int) -> tu
     if policy != "alternate_matmuls":
         return 0, 0
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    saved = [output for output in _saved_outputs(block) if output not in (*DISPATCHED_TENSORS, *EXPERT_TENSORS)]
+    kept = _saved_outputs(block, adds_biases_apart)
+    saved = [output for output in kept if output not in (*DISPATCHED_TENSORS, *EXPERT_TENSORS)]
     last = [operation.output for operation in block.operations if operation.is_row_parallel][-1:]
     part = element_bytes * sum(widths[output] for output in last if output in saved[-1:])
     return part, element_bytes * sum(widths[output] for output in last if output not in DISPATCHED_TENSORS)
 
 
-def _saved_outputs(block: Block) -> Iterator[str]:
+def _saved_outputs(block: Block, adds_biases_apart: bool) -> Iterator[str]:
     """Yield what the first, third, fifth … product writes.
 
     torchtitan's list names aten.mm and counts its calls; a product with a bias is
-    aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py). Neither is the router's
-    (`per_op_sac_force_recompute_mm_shapes_by_fqns`), nor the experts' grouped one, which is an operation of its own.
+    aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py), unless the bias is added
+    afterwards. Neither is the router's (`per_op_sac_force_recompute_mm_shapes_by_fqns`), nor the experts' grouped one,
+    which is an operation of its own.
     """
-    plain = [product for product in _products(block) if not product.has_bias]
+    plain = [product for product in _products(block) if adds_biases_apart or not product.has_bias]
     for product in plain[::2]:
         yield from product.outputs
 

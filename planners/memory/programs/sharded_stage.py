@@ -9,6 +9,7 @@ from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
 from plimsoll.planners.memory.programs.logits import (
     differentiated_logits,
     forward_logits,
@@ -20,8 +21,6 @@ from plimsoll.planners.memory.programs.sharded import LaterPass, ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
-
-FP8_BYTES = 1
 
 
 def sharded_stage(asked: Question) -> ShardedStage:

@@ -13,6 +13,7 @@ from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
+from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
@@ -249,7 +250,7 @@ def _moments(
         return np.where(expert_units, 0.0, amount) if has_expert_units else amount
 
     if job.precision.compute_format == FP8:
-        moments += _casts_to_fp8(asked, held, layer, behind=np.maximum(behind - gradient_bytes * held.last_matrix, 0.0))
+        moments += casts_to_fp8(asked, held, layer, gradient_bytes=gradient_bytes)
     if is_mixture and job.method == "full":
         moments += [
             Moment("outputs' gradient", combined, NO_BYTES),
@@ -267,25 +268,6 @@ def _moments(
         Moment("attention", of_one_unit(_at_attention(asked, layer, recomputed)), of_one_unit(behind_attention)),
         Moment("first norm", of_one_unit(layer.at_input_norm), of_one_unit(gradient_bytes * held.elements)),
     ]
-
-
-def _casts_to_fp8(
-    asked: Question, held: LayerHoldings, layer: LayerBackward, *, behind: FloatArray
-) -> tuple[Moment, ...]:
-    """Return the moments of casts to fp8; `behind` are gradients behind the second norm but the last matrix's.
-
-    A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward. Its
-    input is, for that gradient, when its own gradient is done.
-    """
-    job = asked.job
-    cast = job.profile.kernels.fp8_cast_bytes * held.last_matrix
-    widening = job.profile.kernels.fp8_cast_bytes / job.precision.compute_bytes
-    widest = (layer.last_matmul_gradients - asked.active.p2p_message) * widening
-    return (
-        Moment("last matrix cast", layer.at_last_matmul + cast, NO_BYTES),
-        Moment("its input cast", layer.working_set + layer.last_matmul_gradients + widest, NO_BYTES),
-        Moment("first matrix cast", layer.at_second_norm + cast, behind),
-    )
 
 
 def _at_last_matrix(asked: Question, held: LayerHoldings, own: LayerActivity, recomputed: BoolArray) -> FloatArray:

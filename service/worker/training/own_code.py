@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.training.engine import Engine, OwnRank
+from plimsoll.service.worker.training.parallel.tensor_parallel import LayerStyles
 
 
 def _leave_alone(_model: Any, _job: TraceJob) -> None:
@@ -22,6 +23,10 @@ def _leave_alone(_model: Any, _job: TraceJob) -> None:
 
 def _transformers_experts(_model: Any, _job: TraceJob, _mesh: DeviceMesh) -> None:
     """Leave every expert where it is."""
+
+
+def _torch_styles(_job: TraceJob) -> LayerStyles:
+    return LayerStyles()
 
 
 def _no_gradients(_chunks: Iterable[Any]) -> list[torch.Tensor]:
@@ -49,7 +54,8 @@ class OwnCode:
     """What is put into a rank's part of a model, in the order of a rank's building; a stack has what differs.
 
     `place_experts` leaves a mixture this rank's experts and sends tokens over the mesh of experts. `cast_products`
-    puts products in fp8 in place of the model's, `fuse_layers` kernels of the stack's own in place of its layers'
+    puts products in fp8 in place of the model's, `layer_styles` are how they are split over tensor-parallel ranks,
+    `fuse_layers` kernels of the stack's own in place of its layers'
     operations, for which `dummy_gradients` are what autograd is handed where they add up gradients themselves.
     `engine` returns the optimizer that takes part in the passes, None where there is no such; it is made, and runs, in
     the context `running` of a rank. `ranks` says which ranks of a stage can need the most memory. `own_rank` is the
@@ -59,6 +65,7 @@ class OwnCode:
 
     place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
     cast_products: Callable[[Any, TraceJob], None] = _leave_alone
+    layer_styles: Callable[[TraceJob], LayerStyles] = _torch_styles
     fuse_layers: Callable[[Any, TraceJob], None] = _leave_alone
     dummy_gradients: Callable[[Iterable[Any]], list[torch.Tensor]] = _no_gradients
     engine: Callable[[TraceJob, Any], Engine | None] = _torch_optimizer

@@ -105,6 +105,7 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
             mesh["tensor"],
             sequence_parallel=job.sequence_parallel,
             gather_logits=gathers_logits(job, stack),
+            styles=own.layer_styles(job),
         )
         if is_tied:  # splitting replaced both
             model.lm_head.weight = model.model.embed_tokens.weight

@@ -13,9 +13,11 @@ SIZES = {
 SCORES, ALTERNATE = "attention_scores", "alternate_matmuls"
 
 
-def kept(model_type, **changes):
-    layer = describe_config({"model_type": model_type, **SIZES, **changes}, name="small").layers[0]
-    found = selectively_saved_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+def kept(model_type, *, adds_biases_apart=False):
+    layer = describe_config({"model_type": model_type, **SIZES}, name="small").layers[0]
+    found = selectively_saved_bytes(
+        layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2, adds_biases_apart=adds_biases_apart
+    )
     # Less the layer's input of 64 features, the attention's output and four heads' statistics.
     return found.gathered_bytes + found.sequence_bytes - 2 * 64, found.tensor_bytes - 2 * 64 - 4 * 4
 
@@ -40,6 +42,11 @@ def test_products_with_a_bias_are_neither_counted_nor_kept():
     assert kept("qwen2") == (2 * 64, 2 * 128)
     # StarCoder 2's all have one.
     assert kept("starcoder2") == (0, 0)
+
+
+def test_products_in_fp8_add_their_biases_apart_and_are_counted():
+    # Query, value, gate and down, as without biases: torchao adds them to the product.
+    assert kept("qwen2", adds_biases_apart=True) == (2 * 64, 2 * (64 + 32 + 128))
 
 
 def test_matrices_that_are_one_are_multiplied_by_at_once():

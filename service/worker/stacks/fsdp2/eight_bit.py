@@ -13,9 +13,8 @@ from typing import Any
 from torch import nn
 
 from plimsoll.planners.ground.errors import NotYetAvailable
-
-# torchtitan, components/quantization/utils.py: what fp8's tensor cores need of both lengths of a matrix.
-MULTIPLE = 16
+from plimsoll.service.worker.stacks.fsdp2.rules import MULTIPLE
+from plimsoll.service.worker.training.parallel.tensor_parallel import LayerStyles
 
 
 def cast_products(model: Any) -> None:
@@ -28,6 +27,20 @@ def cast_products(model: Any) -> None:
             pointer="/training/precision",
         ) from error
     convert_to_float8_training(model, config=Float8LinearConfig(), module_filter_fn=_has_whole_multiples)
+
+
+def styles_in_fp8() -> LayerStyles:
+    """Return how layers with products in fp8 are split, whose inputs are cast before they are gathered.
+
+    Source: torchtitan, models/llama3/infra/parallelize.py, `apply_tp`.
+    """
+    from torchao.float8.float8_tensor_parallel import (
+        Float8ColwiseParallel,
+        Float8RowwiseParallel,
+        PrepareFloat8ModuleInput,
+    )
+
+    return LayerStyles(column=Float8ColwiseParallel, row=Float8RowwiseParallel, module_input=PrepareFloat8ModuleInput)
 
 
 def _has_whole_multiples(module: nn.Module, _name: str) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from plimsoll.service.worker.jobs.job import FP8_MIXED, TraceJob
-from plimsoll.service.worker.stacks.fsdp2.eight_bit import cast_products
+from plimsoll.service.worker.stacks.fsdp2.eight_bit import cast_products, styles_in_fp8
 from plimsoll.service.worker.stacks.fsdp2.experts import deal_experts
 from plimsoll.service.worker.training.own_code import OwnCode
+from plimsoll.service.worker.training.parallel.tensor_parallel import LayerStyles
 
 
 def _place_experts(model: Any, _job: TraceJob, mesh: DeviceMesh) -> None:
@@ -21,4 +22,8 @@ def _cast_products(model: Any, job: TraceJob) -> None:
         cast_products(model)
 
 
-OWN_CODE = OwnCode(place_experts=_place_experts, cast_products=_cast_products)
+def _layer_styles(job: TraceJob) -> LayerStyles:
+    return styles_in_fp8() if job.precision == FP8_MIXED else LayerStyles()
+
+
+OWN_CODE = OwnCode(place_experts=_place_experts, cast_products=_cast_products, layer_styles=_layer_styles)

@@ -8,6 +8,8 @@ sequence parallelism the norms and the residual stream split by token
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -15,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
@@ -29,8 +32,19 @@ from plimsoll.service.worker.training.parallel.mixture_parallel import compute_o
 SEQUENCE_DIM = 1
 
 
-def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: bool, gather_logits: bool) -> None:
-    """Split every matrix of the model over the mesh.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStyles:
+    """How a layer's first matrices, its last ones and the inputs of its halves are parallel."""
+
+    column: Callable[..., ParallelStyle] = ColwiseParallel
+    row: Callable[..., ParallelStyle] = RowwiseParallel
+    module_input: Callable[..., ParallelStyle] = PrepareModuleInput
+
+
+def split_over_tensor_ranks(
+    model: Any, mesh: DeviceMesh, *, sequence_parallel: bool, gather_logits: bool, styles: LayerStyles
+) -> None:
+    """Split every matrix of the model over the mesh, those of its layers in `styles`.
 
     With `gather_logits` every rank holds the logits of the whole vocabulary;
     without it they stay split, as a DTensor, for a loss that is parallel too.
@@ -52,7 +66,7 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     if any(is_mixture(layer) and not has_dispatcher(layer) for layer in model.model.layers):
         compute_own_parts(model)
     for layer in model.model.layers:
-        plan = _layer_plan(sequence_parallel=sequence_parallel)
+        plan = _layer_plan(styles, sequence_parallel=sequence_parallel)
         if is_latent(layer):
             plan = {name: style for name, style in plan.items() if not name.startswith("self_attn")}
             plan |= latent_plan(layer.self_attn)
@@ -66,23 +80,23 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
             parameter.requires_grad_(False)
 
 
-def _layer_plan(*, sequence_parallel: bool) -> dict[str, Any]:
+def _layer_plan(styles: LayerStyles, *, sequence_parallel: bool) -> dict[str, Any]:
     residual = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
     plan: dict[str, Any] = {
-        **{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"},
-        "self_attn.o_proj": RowwiseParallel(output_layouts=residual),
-        "mlp.gate_proj": ColwiseParallel(),
-        "mlp.up_proj": ColwiseParallel(),
-        "mlp.down_proj": RowwiseParallel(output_layouts=residual),
+        **{f"self_attn.{name}_proj": styles.column() for name in "qkv"},
+        "self_attn.o_proj": styles.row(output_layouts=residual),
+        "mlp.gate_proj": styles.column(),
+        "mlp.up_proj": styles.column(),
+        "mlp.down_proj": styles.row(output_layouts=residual),
     }
     if sequence_parallel:
         plan |= {
             "input_layernorm": SequenceParallel(),
             "post_attention_layernorm": SequenceParallel(),
-            "self_attn": PrepareModuleInput(
+            "self_attn": styles.module_input(
                 input_kwarg_layouts={"hidden_states": Shard(SEQUENCE_DIM)},
                 desired_input_kwarg_layouts={"hidden_states": Replicate()},
             ),
-            "mlp": PrepareModuleInput(input_layouts=(Shard(SEQUENCE_DIM),), desired_input_layouts=(Replicate(),)),
+            "mlp": styles.module_input(input_layouts=(Shard(SEQUENCE_DIM),), desired_input_layouts=(Replicate(),)),
         }
     return plan

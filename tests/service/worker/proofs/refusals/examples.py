@@ -307,10 +307,10 @@ OF_KERNELS = (
 FP8 = {"framework": "fsdp2", "precision": "fp8-mixed"}
 OF_STACKS_THEMSELVES = (
     Example(
-        rule=of_fsdp2.PRODUCTS_ARE_NOT_SPLIT,
+        rule=of_fsdp2.SPLIT_PRODUCTS_HAVE_WHOLE_MULTIPLES,
         pointer="/layout/tensor_parallel",
-        broken={**FP8, "tensor_parallel": 2},
-        obeyed=FP8,
+        broken={**FP8, "tensor_parallel": 2},  # 88 features of 176 on each rank
+        obeyed={**FP8, "tensor_parallel": 2, "config": config(intermediate_size=128)},
     ),
     Example(
         rule=of_fsdp2.PRODUCTS_ARE_NOT_EXPERTS,

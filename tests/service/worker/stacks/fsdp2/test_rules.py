@@ -16,6 +16,7 @@ def test_torchtitan_s_products_are_traced_and_other_precisions_are_none_of_this(
     check()
     check(recompute="full")
     check(recompute="selective")
+    check(tensor_parallel=2, config=config(intermediate_size=128))
     check(framework="megatron", zero_stage=1, precision="bf16-mixed")
 
 
@@ -23,7 +24,7 @@ def test_torchtitan_s_products_are_traced_and_other_precisions_are_none_of_this(
     ("changes", "pointer"),
     [
         ({"framework": "megatron", "zero_stage": 1}, "/training/precision"),
-        ({"tensor_parallel": 2}, "/layout/tensor_parallel"),
+        ({"tensor_parallel": 2}, "/layout/tensor_parallel"),  # 88 features of 176 on each rank
         ({"config": config(model_type="mixtral")}, "/training/precision"),
     ],
 )
