@@ -218,6 +218,27 @@ OFFLOAD_WAYS: tuple[dict[str, Any], ...] = (
     MOVED | {"zero_stage": 2, "method": "lora", "sequence_length": 2048},
     MOVED | {"zero_stage": 2, "recompute": "full", "sequence_length": 512, "gpus": 6},
 )
+TUNE = {"framework": "torchtune", "precision": "bf16", "shard_group": 8}
+ONE_CARD = {"framework": "torchtune", "precision": "bf16", "zero_stage": 0, "gpus": 1}
+# Run for `TUNE_MODELS`: torchtune's full recipes and its adapters', over ranks and on one card.
+TUNE_MODELS = (
+    "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-7B",
+    "google/gemma-2b",
+)  # fmt: skip
+TUNE_WAYS: tuple[dict[str, Any], ...] = (
+    TUNE | {"recompute": "none", "sequence_length": 4096},
+    TUNE | {"recompute": "full", "sequence_length": 8192},
+    TUNE | {"recompute": {"every": 2}, "sequence_length": 2048, "micro_batch": 3},
+    TUNE | {"recompute": "none", "sequence_length": 512, "micro_batches": 2, "gpus": 6, "shard_group": 6},
+    TUNE | {"recompute": "none", "sequence_length": 4096, "zero_stage": 2},
+    TUNE | {"recompute": "full", "sequence_length": 4096, "activation_offload": True},
+    TUNE | {"recompute": "none", "sequence_length": 2048, "method": "lora"},
+    TUNE | {"recompute": "full", "sequence_length": 8192, "method": "lora", "gpus": 2, "shard_group": 2},
+    TUNE | {"recompute": "full", "sequence_length": 4096, "method": "qlora"},
+    ONE_CARD | {"recompute": "full", "sequence_length": 2048, "micro_batch": 6},
+    ONE_CARD | {"recompute": "none", "sequence_length": 1024, "method": "lora", "micro_batches": 4},
+    ONE_CARD | {"recompute": "none", "sequence_length": 2048, "method": "qlora"},
+)
 WHOLE_ADAPTERS = {"framework": "accelerate", "method": "lora", "sequence_length": 2048, "zero_stage": 0}
 # Run for `FEW_MODELS` alone: adapters beside whole weights, under autocast and under DeepSpeed, which has none.
 ADAPTER_WAYS: tuple[dict[str, Any], ...] = (
@@ -251,6 +272,7 @@ class Case:
         said |= {"pipeline_parallel": "pipeline ", "virtual_pipeline": "chunks ", "shard_group": "shards "}
         said |= {
             "micro_batches": "micro-batches ",
+            "micro_batch": "sequences ",
             "zero_stage": "stage ",
             "context_parallel": "context ",
             "expert_parallel": "experts ",
@@ -301,6 +323,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in ZERO_WAYS)
     for model in OFFLOAD_MODELS:
         yield from (Case(model=model, way=way) for way in OFFLOAD_WAYS)
+    for model in TUNE_MODELS:
+        yield from (Case(model=model, way=way) for way in TUNE_WAYS)
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
@@ -328,14 +352,14 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
-    gpus = way.pop("gpus", 8)
+    gpus, micro_batch = way.pop("gpus", 8), way.pop("micro_batch", 1)
     hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=8)
     question = TrainingQuestion(
         model=describe_config(config, name=case.model),
         hardware=hardware,
         sequence_length=length,
-        global_batch_size=gpus // tensor // pipeline // context * micro_batches,
-        micro_batch_size=1,
+        global_batch_size=gpus // tensor // pipeline // context * micro_batches * micro_batch,
+        micro_batch_size=micro_batch,
         recompute=Recompute(**asked),
         fused_cross_entropy=way.pop("fused_cross_entropy", False),
         activation_offload=offload,

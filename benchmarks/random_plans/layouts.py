@@ -27,6 +27,8 @@ DEPTHS = (3, 3, 4, 5, 5, 6, 7, 7, 8, 9, 9, 11, 11)
 MOST_LAYERS = 12
 MOST_ACCUMULATION_STEPS = 6
 SHORTEST, SHORT, LONGEST = 100, 600, 16_384
+# torchtune has builders of a few families, and no mixed precision: it would refuse most of what is drawn.
+NOT_DRAWN = frozenset({"torchtune"})
 
 
 def drawn_request(random: Random, theme: Theme) -> dict[str, Any]:
@@ -71,14 +73,15 @@ def _wanted(theme: Theme, profile: Profile, degrees: Mapping[str, int], layers: 
     )
 
 
+def drawn_stacks() -> list[str]:
+    """Return the names of the stacks that plans are drawn of, in order."""
+    return [stack.name for stack in traced_stacks() if stack.name not in NOT_DRAWN]
+
+
 def _drawn_stack(random: Random, theme: Theme) -> Profile:
     """Return a stack that is able; the textbook, which nobody runs, half as often as others."""
-    able = [profile for profile in map(load_profile, _traced()) if theme.suits(profile)]
+    able = [profile for profile in map(load_profile, drawn_stacks()) if theme.suits(profile)]
     return random.choices(able, [1 if profile.is_textbook else 2 for profile in able])[0]
-
-
-def _traced() -> list[str]:
-    return [stack.name for stack in traced_stacks()]
 
 
 def _kernels(random: Random, profile: Profile) -> str | None:

@@ -136,14 +136,14 @@ async def test_validate_queues_a_proof_with_the_plan(client: httpx.AsyncClient):
 
 
 async def test_a_plan_that_cannot_be_proved_yet_is_answered_with_the_reason(client: httpx.AsyncClient):
-    question = train(framework="torchtune", validate="trace")
+    question = train(framework="litgpt", validate="trace")
     response = await client.post("/plan/train", json=question)
     assert response.status_code == 200
     body = response.json()
     assert body["validation"] is None
-    assert "torchtune" in body["validation_refusal"]
+    assert "litgpt" in body["validation_refusal"]
     table = await client.post("/plan/train?format=text", json=question)
-    assert "Not validated: Framework 'torchtune' is not traced yet" in table.text
+    assert "Not validated: Framework 'litgpt' is not traced yet" in table.text
 
 
 async def test_a_stored_plan_is_queued_for_a_proof(client: httpx.AsyncClient):
@@ -202,10 +202,10 @@ async def test_what_is_traced_by_shape_alone_is_refused_at_level_device(client: 
 
 
 async def test_the_trace_of_a_stack_that_no_worker_traces_is_refused_before_it_is_queued(client: httpx.AsyncClient):
-    plan_id = (await client.post("/plan/train", json=train(framework="torchtune"))).json()["plan_id"]
+    plan_id = (await client.post("/plan/train", json=train(framework="litgpt"))).json()["plan_id"]
     response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
     assert response.status_code == 501
-    assert "torchtune" in response.json()["detail"]
+    assert "litgpt" in response.json()["detail"]
 
 
 async def test_the_stored_body_is_json_that_reads_back(client: httpx.AsyncClient):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll.planners.questions import Lora
 from plimsoll.service.launch.training import (
     Target,
     TrainingLaunch,
@@ -17,6 +16,7 @@ from plimsoll.service.launch.training import (
     given_reasons,
     uneven_nodes,
 )
+from plimsoll.service.stacks.torchtune.models import adapter_arguments, names_adapters
 
 # Configs of whole recipes, by the names of the models that they are for.
 FULL_CONFIGS: Mapping[str, str] = {
@@ -40,14 +40,6 @@ FULL_CONFIGS: Mapping[str, str] = {
 # Only Llama 3's configs come with a plan of what tensor parallelism divides.
 TENSOR_PARALLEL_PLAN = "torchtune.models.llama3.base_llama_tp_plan"
 RECIPES: Mapping[str, str] = {"full": "full_finetune_distributed", "lora": "lora_finetune_distributed"}
-# What torchtune calls the matrices that adapters stand beside; those of the feed-forward have them together or not.
-ATTENTION_MODULES: Mapping[str, str] = {
-    "q_proj": "q_proj",
-    "k_proj": "k_proj",
-    "v_proj": "v_proj",
-    "o_proj": "output_proj",
-}
-FEED_FORWARD_MODULES = frozenset({"gate_proj", "up_proj", "down_proj"})
 # A recipe computes in the dtype of its weights: it has no mixed precision.
 DTYPES: Mapping[str, str] = {"bf16": "bf16", "fp32": "fp32"}
 
@@ -72,23 +64,12 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             "torchtune's LoRA recipe has no option for tensor parallelism.",
         ),
         (
-            question.method == "lora" and not _names_adapters(_targets(question.lora)),
+            question.method == "lora" and not names_adapters(question.lora),
             "torchtune has no option for adapters beside these matrices alone.",
         ),
         (bool(question.lora.modules_to_save), "torchtune trains no copies of whole modules beside adapters."),
         uneven_nodes(launch),
     )
-
-
-def _targets(lora: Lora) -> frozenset[str]:
-    """Return the matrices with adapters; all of them have the usual names in the models that torchtune has."""
-    return frozenset(Lora().target_modules if lora.targets_all_linear else lora.target_modules)
-
-
-def _names_adapters(targets: frozenset[str]) -> bool:
-    """Return whether torchtune can be told these matrices: any of the attention's, and the feed-forward's or none."""
-    others = targets - ATTENTION_MODULES.keys()
-    return others in (frozenset(), FEED_FORWARD_MODULES) and others != targets
 
 
 def torchtune_command(launch: TrainingLaunch) -> str:
@@ -116,12 +97,11 @@ def torchtune_command(launch: TrainingLaunch) -> str:
         }
     if question.method == "lora":
         config = config.replace("_full", "_lora")
-        targets = _targets(question.lora)
-        attention = ",".join(module for name, module in ATTENTION_MODULES.items() if name in targets)
+        told = adapter_arguments(question.lora, in_four_bits=False)
         changes |= {
-            "model.lora_rank": question.lora.rank,
-            "model.lora_attn_modules": f"[{attention}]",
-            "model.apply_lora_to_mlp": not FEED_FORWARD_MODULES.isdisjoint(targets),
+            "model.lora_rank": told["lora_rank"],
+            "model.lora_attn_modules": f"[{','.join(told['lora_attn_modules'])}]",
+            "model.apply_lora_to_mlp": told["apply_lora_to_mlp"],
         }
     nodes = "" if launch.nodes == 1 else f" --nnodes {launch.nodes} --rdzv_backend c10d --rdzv_endpoint $HEAD_NODE"
     words = " ".join(f"{name}={value}" for name, value in changes.items())

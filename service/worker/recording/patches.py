@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch._meta_registrations as meta_registrations
 import torch.distributed.tensor._sharding_prop as sharding_propagation
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 
 from plimsoll.service.worker.recording.sharded_on_host import shards_on_host
@@ -245,11 +245,17 @@ def _one_chunk_at_a_time() -> Iterator[None]:
     """Make the one chunk of a parameter that this rank keeps, and not one for every rank.
 
     FSDP cuts each parameter into as many views as there are ranks and drops all
-    but one: minutes of fake operations for a thousand ranks.
+    but one: minutes of fake operations for a thousand ranks. A tensor that holds others cuts them its own way.
     """
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-    with replaced(_fsdp_param, "_chunk_with_empty", LazyChunks):
+    whole: Callable[..., Any] = vars(_fsdp_param)["_chunk_with_empty"]
+
+    def chunks(tensor: torch.Tensor, num_chunks: int, dim: int) -> Any:
+        holds_others = hasattr(tensor, "__tensor_flatten__") and not isinstance(tensor, FakeTensor)
+        return (whole if holds_others else LazyChunks)(tensor, num_chunks, dim)
+
+    with replaced(_fsdp_param, "_chunk_with_empty", chunks):
         yield
 
 

@@ -24,8 +24,8 @@ from plimsoll.service.worker.recording.patches import StreamClock, watched_param
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 CAST = torch.ops.aten._to_copy.default
 ADD = torch.ops.aten.add.Tensor
-# Tensors that hold others: torch's of several ranks, and torchao's in fp8 with their scales.
-WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
+# Tensors that hold others: torch's of several ranks, torchao's in fp8 with their scales, and in four bits.
+WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor", "NF4Tensor"})
 ASK_DEVICE = torch.ops.prim.device.default
 # Of tensors that are a shape and no memory.
 META = "meta"
@@ -47,15 +47,24 @@ class StorageTracker(TorchDispatchMode):
     """A dispatch mode that records allocations and releases.
 
     `logit_shapes` are the (rows, columns) that mark a tensor as logits: the tokens
-    of a micro-batch and the vocabulary, or this rank's part of it. It watches the tensors
+    of a micro-batch and the vocabulary, or this rank's part of it; `summed_shapes` are those of weights that a pass
+    uses several times, whose gradients autograd adds up. It watches the tensors
     of the fake mode that it is made in; made in none it watches real ones, on any device.
     """
 
-    def __init__(self, ledger: Ledger, clock: StreamClock, *, logit_shapes: frozenset[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: StreamClock,
+        *,
+        logit_shapes: frozenset[tuple[int, int]],
+        summed_shapes: frozenset[tuple[int, int]] = frozenset(),
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self._clock = clock
         self._logit_shapes = logit_shapes
+        self._summed_shapes = summed_shapes
         # Keyed by the address of the storage, whose entry goes when the storage does.
         self._live: dict[int, tuple[Piece, weakref.ref[torch.UntypedStorage]]] = {}
         self._phase = FORWARD
@@ -151,12 +160,14 @@ class StorageTracker(TorchDispatchMode):
             self._resized(storage)
 
     def _is_added_in_place(self, func: Any, args: Any) -> bool:
-        """Return whether autograd would add the gradient of a tied table into that of the head.
+        """Return whether autograd would add a weight's gradient into one of another use of it, as of a tied table.
 
         It does so into a gradient that nobody else holds, but not while a dispatch mode such as this one is on
         (torch, csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`).
         """
-        return func is ADD and self._phase == BACKWARD and self._origin(args[1]) == EMBEDDING_GRADIENT
+        if func is not ADD or self._phase != BACKWARD:
+            return False
+        return tuple(args[0].shape) in self._summed_shapes or self._origin(args[1]) == EMBEDDING_GRADIENT
 
     def _origin(self, tensor: Any) -> str | None:
         if not isinstance(tensor, torch.Tensor):

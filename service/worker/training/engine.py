@@ -55,6 +55,10 @@ class OwnRank(Protocol):
         """Return the rows and columns that mark a tensor as logits."""
 
     @property
+    def summed_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return the shapes of weights that a pass uses several times."""
+
+    @property
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers of each chunk of the rank's stage."""
 

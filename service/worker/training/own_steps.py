@@ -32,7 +32,7 @@ def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: Pipeline
     ):
         report(0, TRACE_STAGES, "stage", "building")
         with own.own_rank(job, stage) as rank:
-            tracker = StorageTracker(ledger, clock, logit_shapes=rank.logit_shapes)
+            tracker = StorageTracker(ledger, clock, logit_shapes=rank.logit_shapes, summed_shapes=rank.summed_shapes)
             ledger.mark(0, STATES)
             for part in rank.standing():
                 tracker.label_storage(part.storage, part.kind, part.name, device=part.device)

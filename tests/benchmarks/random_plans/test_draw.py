@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.random_plans.draw import DrawnPlan, drawn_plans
 from benchmarks.random_plans.files import SETS
+from benchmarks.random_plans.layouts import drawn_stacks
 from benchmarks.random_plans.planning import chosen_layout, planned_memory, proof_request, read_request
 from plimsoll.planners.ground.terms import METHODS
 from plimsoll.service.worker.proofs.refusals.every import proved_job
-from plimsoll.service.worker.stacks.found import traced_stacks
 
 COUNT = 12
 
@@ -45,9 +45,9 @@ def test_a_plan_is_the_same_after_it_was_stored():
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_stored_plans_cover_every_traced_stack_and_method(name: str):
+def test_stored_plans_cover_every_stack_that_is_drawn_and_method(name: str):
     plans = SETS[name].plans()
-    assert {plan.layout.framework for plan in plans} == {stack.name for stack in traced_stacks()}
+    assert {plan.layout.framework for plan in plans} == set(drawn_stacks())
     assert {plan.request["training"]["method"] for plan in plans} == set(METHODS)
 
 

@@ -62,6 +62,11 @@ class MegatronRank:
         return frozenset({(self._job.micro_batch_tokens, padded_vocabulary(self._job) // self._job.tensor_parallel)})
 
     @property
+    def summed_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return none: gradients are added up in buffers."""
+        return frozenset()
+
+    @property
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers of each chunk of the rank's stage."""
         return [list(chunk.module.decoder.layers) for chunk in self._chunks]

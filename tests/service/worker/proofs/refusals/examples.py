@@ -17,6 +17,7 @@ from plimsoll.service.worker.proofs.refusals import (
 from plimsoll.service.worker.stacks.deepspeed import rules as of_deepspeed
 from plimsoll.service.worker.stacks.fsdp2 import rules as of_fsdp2
 from plimsoll.service.worker.stacks.megatron import rules as of_megatron
+from plimsoll.service.worker.stacks.torchtune import rules as of_torchtune
 from tests.service.worker.cases import LATENT, config
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
@@ -305,6 +306,7 @@ OF_KERNELS = (
     ),
 )
 FP8 = {"framework": "fsdp2", "precision": "fp8-mixed"}
+TORCHTUNE = {"framework": "torchtune", "precision": "bf16"}
 OF_STACKS_THEMSELVES = (
     Example(
         rule=of_fsdp2.SPLIT_PRODUCTS_HAVE_WHOLE_MULTIPLES,
@@ -372,6 +374,36 @@ OF_STACKS_THEMSELVES = (
         broken={"framework": "deepspeed", "optimizer": "adafactor"},
         obeyed={"framework": "deepspeed", "optimizer": "muon"},
     ),
+    Example(
+        rule=of_torchtune.A_BUILDER_MAKES_THE_MODEL,
+        pointer="/model/config/model_type",
+        broken={**TORCHTUNE, "config": config(model_type="qwen3")},
+        obeyed=TORCHTUNE,
+    ),
+    Example(
+        rule=of_torchtune.WEIGHTS_HAVE_ONE_FORMAT,
+        pointer="/training/precision",
+        broken={**TORCHTUNE, "precision": "bf16-mixed"},
+        obeyed={**TORCHTUNE, "precision": "fp32"},
+    ),
+    Example(
+        rule=of_torchtune.ATTENTION_IS_ONE_KERNEL,
+        pointer="/training/attention",
+        broken={**TORCHTUNE, "attention": "eager"},
+        obeyed=TORCHTUNE,
+    ),
+    Example(
+        rule=of_torchtune.ADAPTERS_HAVE_AN_OPTION,
+        pointer="/training/lora/target_modules",
+        broken={**TORCHTUNE, "method": "lora", "lora": Lora(target_modules=("q_proj", "up_proj"))},
+        obeyed={**TORCHTUNE, "method": "lora", "lora": Lora(target_modules=("q_proj",))},
+    ),
+    Example(
+        rule=of_torchtune.RANKS_SHARE_THE_WEIGHTS,
+        pointer="/layout",
+        broken={**TORCHTUNE, "zero_stage": 0},
+        obeyed={**TORCHTUNE, "zero_stage": 0, "data_parallel": 1},
+    ),
 )
 OF_DEVICES = (
     Example(
@@ -379,6 +411,12 @@ OF_DEVICES = (
         pointer="/layout/framework",
         broken={"framework": "deepspeed"},
         obeyed={"framework": "megatron", "zero_stage": 0},
+    ),
+    Example(
+        rule=of_torchtune.RUNS_IN_A_TRACE,
+        pointer="/layout/framework",
+        broken=TORCHTUNE,
+        obeyed={"framework": "fsdp2"},
     ),
     Example(
         rule=devices.WEIGHTS_HAVE_VALUES,

@@ -17,7 +17,7 @@ def test_a_stack_that_is_not_traced_is_refused_with_the_reason(framework):
 
 
 def test_a_stack_without_a_folder_is_refused_with_those_that_are_traced():
-    traced = "accelerate, ddp, deepspeed, fsdp2, megatron, reference"
+    traced = "accelerate, ddp, deepspeed, fsdp2, megatron, reference, torchtune"
     with pytest.raises(NotYetAvailable, match=f"Framework 'colossal' is not traced yet; traced are {traced}"):
         refuse(asked(framework="colossal"), on_device=False)
 
