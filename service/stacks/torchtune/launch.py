@@ -68,26 +68,41 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             "torchtune has no option for adapters beside these matrices alone.",
         ),
         (bool(question.lora.modules_to_save), "torchtune trains no copies of whole modules beside adapters."),
+        (
+            question.method == "lora" and _every(launch) is not None,
+            "torchtune's LoRA recipe recomputes all layers or none.",
+        ),
+        (
+            layout.activation_offload and (layout.recompute == "none" or _every(launch) is not None),
+            "torchtune's recipes move activations to the host only where all layers are recomputed.",
+        ),
         uneven_nodes(launch),
     )
+
+
+def _every(launch: TrainingLaunch) -> int | None:
+    """Return which of so many layers is recomputed, where not all are."""
+    wanted = launch.question.recompute
+    return None if wanted is None or launch.layout.recompute == "none" else wanted.every
 
 
 def torchtune_command(launch: TrainingLaunch) -> str:
     """Return the command; ranks, batch and accumulation multiply out to the plan's batch."""
     question, layout = launch.question, launch.layout
-    config = FULL_CONFIGS[launch.model_name or ""]
+    config, every = FULL_CONFIGS[launch.model_name or ""], _every(launch)
     changes: dict[str, object] = {
         "tokenizer.max_seq_len": question.sequence_length,
         "batch_size": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
         "dtype": DTYPES[question.precision],
         "fsdp_reshard_after_forward": layout.zero_stage == 3,
-        "enable_activation_checkpointing": layout.recompute != "none",
+        "enable_activation_checkpointing": layout.recompute != "none" and every is None,
         "enable_activation_offloading": layout.activation_offload,
         "compile": question.kernels == "compiled",
     }
-    if layout.recompute == "selective":
-        changes |= {"ac_mode": "selective", "ac_option": "op"}
+    if every is not None:
+        # The recipe heeds these where the option for all layers is off.
+        changes |= {"ac_mode": "selective", "ac_option": every}
     if layout.tensor_parallel > 1:
         # The recipe refuses the fused optimizer beside tensor parallelism.
         changes |= {

@@ -52,12 +52,12 @@ def test_a_fixed_choice_of_layout_is_combined_like_any_other():
     ("recompute", "words"),
     [
         (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-deepspeed)"),
-        (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2)"),
+        (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2 and torchtune)"),
         (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
     ],
 )
 def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str):
-    assert words in refusal(method="qlora", recompute=recompute).detail
+    assert words in refusal(optimizer="lion", recompute=recompute).detail
 
 
 def test_a_named_stack_that_cannot_is_answered_with_those_that_can():

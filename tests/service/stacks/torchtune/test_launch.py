@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.questions import Lora
+from plimsoll.planners.questions import Lora, Recompute
 from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import golden, launch, why_missing, written
 
 LLAMA = "meta-llama/Llama-3.1-8B"
+EVERY_SECOND = Recompute(mode="full", every=2)
 ATTENTION = Lora(rank=8, target_modules=("q_proj", "o_proj"))
 
 
@@ -27,7 +28,9 @@ def overrides(given: TrainingLaunch) -> dict[str, str]:
 
 
 def test_the_command_is_the_one_that_was_read_beside_the_recipe():
-    given = plan(data_parallel=8, tensor_parallel=2, recompute="selective", micro_batch_size=2)
+    given = plan(
+        data_parallel=8, tensor_parallel=2, recompute="full", micro_batch_size=2, asked={"recompute": EVERY_SECOND}
+    )
     assert written("torchtune", given) == golden("torchtune.txt")
 
 
@@ -59,6 +62,9 @@ def test_adapters_go_by_torchtunes_names():
         ({"tensor_parallel": 2, "asked": {"method": "lora"}}, "tensor parallelism"),
         ({"asked": {"method": "lora", "lora": Lora(target_modules=("q_proj", "up_proj"))}}, "these matrices alone"),
         ({"asked": {"method": "lora", "lora": Lora(target_modules=("up_proj",))}}, "these matrices alone"),
+        ({"recompute": "full", "asked": {"method": "lora", "recompute": EVERY_SECOND}}, "all layers or none"),
+        ({"activation_offload": True}, "only where all layers are recomputed"),
+        ({"activation_offload": True, "recompute": "full", "asked": {"recompute": EVERY_SECOND}}, "only where all"),
         ({"data_parallel": 12}, "not a whole number of nodes"),
         ({"asked": {"gradient_dtype": "bf16"}}, "gradient_dtype bf16"),
     ],
