@@ -20,11 +20,13 @@ from plimsoll.planners.memory.holdings import Holdings, holdings
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
-from plimsoll.planners.memory.programs.choice import events_of, prepared, stage_peaks
+from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, pool_peaks
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
 from plimsoll.planners.memory.steps.events import Events
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.steps.step import ITEMS
 from plimsoll.planners.memory.timeline import moments_of
 from plimsoll.planners.plans import Memory, MemoryItems, Spike, StageMemory
@@ -79,9 +81,8 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     whole = activity(layouts, rows, job)
     host = host_bytes(held, whole, layouts, rows, job)
     active = left_on_device(whole, layouts, job)
-    worst = stage_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)))
-    worst = np.broadcast_to(worst, (rows.stage.shape[0], *layouts.shape))
-    peaks = np.broadcast_to(_peaks(worst, layouts, rows, job), layouts.shape)
+    pools = pool_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)), job)
+    peaks = np.broadcast_to(_peaks(pools, layouts, rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
 
 
@@ -168,24 +169,25 @@ def _needs(peaks: FloatArray, host: FloatArray, layouts: Candidates, job: Job) -
     return Needs(peaks=peaks, node_host=gpus * host.max(axis=0), gpus_on_node=gpus)
 
 
-def _peaks(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return the peaks of layouts whose stages, the first axis, allocate so much at their worst events."""
+def _peaks(pools: PoolPeaks, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return the peaks of layouts whose stages, the first axis, have the allocator's pools grow to so much."""
     runtime = _runtime(layouts, job)
-    if job.profile.run_ahead is not None:
-        reserved: FloatArray = (allocated + _surplus(allocated, layouts, rows, job)).max(axis=0) + runtime
+    if job.profile.run_ahead is not None or pools.others is not NO_BYTES:
+        reserved: FloatArray = _reserved(pools, layouts, rows, job).max(axis=0) + runtime
         return reserved
-    most: FloatArray = allocated.max(axis=0)  # fragmentation is never less for more that is allocated
-    return most + _fragmentation(most, job) + runtime
+    most: FloatArray = np.broadcast_to(pools.main, (rows.stage.shape[0], *layouts.shape)).max(axis=0)
+    return most + _fragmentation(most, job) + runtime  # fragmentation is never less for more that is allocated
 
 
-def _surplus(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return what every stage reserves beside what it allocates; buffers pile up only where they leave room."""
-    fragmentation = _fragmentation(allocated, job)
+def _reserved(pools: PoolPeaks, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return what every stage reserves; buffers pile up only where they leave room."""
+    shape = (rows.stage.shape[0], *layouts.shape)
+    reserved = np.broadcast_to(pools.main + _fragmentation(pools.main, job) + pools.others, shape)
     if job.profile.run_ahead is None:
-        return fragmentation
-    piled_up = fragmentation + np.ceil(run_ahead_bytes(layouts, rows, job))
-    has_room = (allocated + piled_up).max(axis=0) + _runtime(layouts, job) <= job.limit_bytes
-    return np.where(has_room, piled_up, fragmentation)
+        return reserved
+    piled_up = reserved + np.ceil(run_ahead_bytes(layouts, rows, job))
+    has_room = piled_up.max(axis=0) + _runtime(layouts, job) <= job.limit_bytes
+    return np.where(has_room, piled_up, reserved)
 
 
 def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
@@ -209,21 +211,22 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     active = activity(layouts, rows, job)
     asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=left_on_device(active, layouts, job))
     programs = prepared(asked)
-    most = np.broadcast_to(stage_peaks(programs), shape)
-    surplus, runtime = _surplus(most, layouts, rows, job), _runtime(layouts, job)
+    reserved, runtime = _reserved(pool_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
     host = host_bytes(held, active, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
+    events = tuple(events_of(programs, row, index) for row in range(len(stages)))
+    allocated = np.array([of_stage.largest.total for of_stage in events])
     return Account(
         rows=rows,
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
         held=held,
         active=active,
-        events=tuple(events_of(programs, row, index) for row in range(len(stages))),
-        fragmentation=np.broadcast_to(surplus, shape)[:, index],
+        events=events,
+        fragmentation=reserved[:, index] - allocated,
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(held, layouts, job).nvme), shape)[:, index],
-        needs=_needs((most + surplus).max(axis=0) + runtime, host, layouts, job),
+        needs=_needs(reserved.max(axis=0) + runtime, host, layouts, job),
     )
 
 

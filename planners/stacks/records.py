@@ -306,7 +306,8 @@ class ErrorBand:
 class RuntimeBytes:
     """What a process holds outside the allocator, and the allocator's own surplus: a multiple, and bytes besides.
 
-    `world_communicators` of all ranks stand beside those of the mesh axes.
+    `world_communicators` of all ranks stand beside those of the mesh axes. With `stream_pools` the surplus is of the
+    main stream's pool, beside which others stand (`planners/memory/programs/stream_pools.py`).
     """
 
     context_bytes: int
@@ -316,3 +317,4 @@ class RuntimeBytes:
     workspace_bytes: int
     reserved_over_allocated: float
     reserved_slack_bytes: int
+    stream_pools: bool

@@ -71,11 +71,14 @@ def prepared(asked: Question) -> tuple[Prepared, ...]:
     return tuple(Prepared(program, program.quantities(asked), own) for program, own in programs_of(asked))
 
 
-def stage_peaks(programs: Iterable[Prepared]) -> FloatArray:
-    """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need."""
+def stage_peaks(programs: Iterable[Prepared], new_step: Callable[[], Step] = Step) -> FloatArray:
+    """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need.
+
+    `new_step` makes what adds a program up, where not all of its pieces are to count.
+    """
     peaks = np.zeros(1)
     for program, quantities, own in programs:
-        step = Step()
+        step = new_step()
         program.run(step, quantities)
         peaks = np.maximum(peaks, step.peak if own is None else np.where(own, step.peak, 0.0))
     return peaks
