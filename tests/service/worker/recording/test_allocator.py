@@ -117,22 +117,11 @@ def test_streams_have_pools_of_their_own():
     assert allocator.reserved_bytes == 60 * MIB
 
 
-def test_an_expandable_segment_grows_by_what_its_free_end_lacks():
-    # 30 MiB map two pages of 20; after the release 50 MiB need one page more, where fixed segments reserve 30 + 50.
+def test_a_ledger_is_replayed_in_either_way():
+    # Of expandable segments 30 MiB map two pages of 20 and 50 one more; fixed ones reserve 30 + 50.
     events = _events(("+", 1, 30 * MIB), ("-", 1, 0), ("+", 2, 50 * MIB))
     assert replay(events, expandable_segments=True).reserved_bytes == 60 * MIB
     assert replay(events).reserved_bytes == 80 * MIB
-
-
-def test_an_expandable_segment_grows_behind_a_block_in_use():
-    # Two blocks of 20 MiB fill two pages; the third lies behind them.
-    allocator = CachingAllocator(expandable_segments=True)
-    for number in range(3):
-        allocator.allocate(number, 20 * MIB)
-    allocator.release(1)
-    allocator.release(2)
-    allocator.allocate(3, 40 * MIB)
-    assert (allocator.segments, allocator.reserved_bytes) == (1, 60 * MIB)
 
 
 def test_empty_segments_are_given_back_before_a_request_fails():
