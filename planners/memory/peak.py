@@ -22,7 +22,7 @@ from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, pool_peaks
+from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
 from plimsoll.planners.memory.steps.events import Events
@@ -81,7 +81,7 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     whole = activity(layouts, rows, job)
     host = host_bytes(held, whole, layouts, rows, job)
     active = left_on_device(whole, layouts, job)
-    pools = pool_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)), job)
+    pools = stream_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)), job)
     peaks = np.broadcast_to(_peaks(pools, layouts, rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
 
@@ -211,7 +211,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     active = activity(layouts, rows, job)
     asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=left_on_device(active, layouts, job))
     programs = prepared(asked)
-    reserved, runtime = _reserved(pool_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
+    reserved, runtime = _reserved(stream_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
     host = host_bytes(held, active, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
     events = tuple(events_of(programs, row, index) for row in range(len(stages)))

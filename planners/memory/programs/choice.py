@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,17 +71,20 @@ def prepared(asked: Question) -> tuple[Prepared, ...]:
     return tuple(Prepared(program, program.quantities(asked), own) for program, own in programs_of(asked))
 
 
-def stage_peaks(programs: Iterable[Prepared], new_step: Callable[[], Step] = Step) -> FloatArray:
-    """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need.
+def stage_peaks(programs: Iterable[Prepared]) -> FloatArray:
+    """Return the most bytes that a rank of each stage allocates, in whatever shape the layouts need."""
+    return pool_peaks(programs, ())[0]
 
-    `new_step` makes what adds a program up, where not all of its pieces are to count.
-    """
-    peaks = np.zeros(1)
+
+def pool_peaks(programs: Iterable[Prepared], apart: Sequence[frozenset[str]]) -> tuple[FloatArray, ...]:
+    """Return the most that each of several pools ever holds: the main one, and those of the pieces named `apart`."""
+    peaks = [np.zeros(1)] * (len(apart) + 1)
     for program, quantities, own in programs:
-        step = new_step()
+        step = Step(apart)
         program.run(step, quantities)
-        peaks = np.maximum(peaks, step.peak if own is None else np.where(own, step.peak, 0.0))
-    return peaks
+        found = step.peaks if own is None else [np.where(own, peak, 0.0) for peak in step.peaks]
+        peaks = [np.maximum(most, peak) for most, peak in zip(peaks, found, strict=True)]
+    return tuple(peaks)
 
 
 def events_of(programs: Iterable[Prepared], row: int, index: int) -> Events:

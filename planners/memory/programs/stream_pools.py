@@ -9,19 +9,19 @@ reduced from, are the main stream's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FloatArray
-from plimsoll.planners.memory.programs.choice import Prepared, stage_peaks
+from plimsoll.planners.memory.programs.choice import Prepared, pool_peaks
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, plus
-from plimsoll.planners.memory.steps.some_pieces import StepOfSome
 
 # Names of pieces as the programs have them (`sharded_units.py`, `sharded.py`, `at_rest.py`).
 GATHERED = frozenset({"gathered", "gathered ahead", "experts gathered ahead", "experts gathered again"})
 REDUCED = frozenset({"shards", "outputs of reductions", "gradients of the micro-batches before"})
+POOLS = (GATHERED, REDUCED)
 
 
 class PoolPeaks(NamedTuple):
@@ -31,14 +31,7 @@ class PoolPeaks(NamedTuple):
     others: FloatArray
 
 
-def pool_peaks(programs: Iterable[Prepared], job: Job) -> PoolPeaks:
+def stream_peaks(programs: Iterable[Prepared], job: Job) -> PoolPeaks:
     """Return the peaks of the allocator's pools, in whatever shape the layouts need; a single one's in most stacks."""
-    programs = tuple(programs)
-    if not job.profile.runtime.stream_pools:
-        return PoolPeaks(stage_peaks(programs), NO_BYTES)
-    apart = GATHERED | REDUCED
-    main = stage_peaks(programs, lambda: StepOfSome(lambda name: name not in apart))
-    others = NO_BYTES
-    for pool in (GATHERED, REDUCED):
-        others = plus(others, stage_peaks(programs, partial(StepOfSome, pool.__contains__)))
-    return PoolPeaks(main, others)
+    main, *others = pool_peaks(programs, POOLS if job.profile.runtime.stream_pools else ())
+    return PoolPeaks(main, functools.reduce(plus, others, NO_BYTES))

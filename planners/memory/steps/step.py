@@ -17,6 +17,7 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.memory.steps.layers import Layer, Layers, Part
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, plus, without
+from plimsoll.planners.memory.steps.pool import Pool
 
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 # Sizes that vary with micro-batch and recomputation are added up apart from those that vary with the ZeRO stage, so
@@ -26,7 +27,6 @@ FORWARD, BACKWARD, REDUCTION, UPDATE = "forward and loss", "backward", "root gra
 LOADING, EVALUATION, COMPANION_FORWARD = "loading", "evaluation", "companion forward"
 
 NOWHERE: FloatArray = np.zeros(())
-NOTHING_ADDED: tuple[FloatArray | None, FloatArray] = (None, NO_BYTES)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,22 +45,15 @@ class Held:
 class Step:
     """Adds up what is held of many layouts at once, and remembers the most.
 
-    Sums of `WORK` and of all else are apart: the most of one is looked for while the other stays as it is, and only as
-    something is let go of, since all that is taken makes it more.
+    What is held lies in one pool, or pieces of the names in `apart` in pools of their own. In each the sums of `WORK`
+    and of all else are apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Sequence[frozenset[str]] = ()) -> None:
         self.phase = FORWARD
-        self._sums: list[FloatArray] = [NO_BYTES, NO_BYTES]
-        # The most of either sum before it last fell, since the other one changed; and the most of both.
-        self._highest: list[FloatArray | None] = [None, None]
-        self._most = NO_BYTES
-        self._last_changed = 0
-        # Whether more may be held than has been looked at.
-        self._has_grown = False
-        # What was added last to either sum, and the sum before it.
-        self._added = [NOTHING_ADDED, NOTHING_ADDED]
-        self._is_quiet = False
+        self._main = Pool()
+        self._pools = [self._main, *(Pool() for _ in apart)]
+        self._apart = {name: pool for names, pool in zip(apart, self._pools[1:], strict=True) for name in names}
         # 1 in the layouts in which things happen and 0 elsewhere; None for all.
         self._within: FloatArray | None = None
         self._carried: list[Held] = []
@@ -68,10 +61,14 @@ class Step:
         self._known: dict[tuple[int, int], tuple[FloatArray, object, object]] = {}
 
     @property
+    def peaks(self) -> tuple[FloatArray, ...]:
+        """Return the most bytes that were ever held in each pool, those of the names `apart` behind the main one."""
+        return tuple(pool.peak for pool in self._pools)
+
+    @property
     def peak(self) -> FloatArray:
-        """Return the most bytes that were ever held."""
-        self._fold()
-        return self._most
+        """Return the most bytes that were ever held in the main pool."""
+        return self._main.peak
 
     def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
@@ -148,13 +145,10 @@ class Step:
     @contextmanager
     def quiet(self, is_quiet: bool = True) -> Iterator[None]:
         """Do not look for the most meanwhile: the program knows that more is held before or after."""
-        if is_quiet:
-            self._fold()
-        outer, self._is_quiet = self._is_quiet, self._is_quiet or is_quiet
+        looked = [pool.begin_quiet() for pool in self._pools] if is_quiet else []
         yield
-        self._is_quiet = outer
-        if is_quiet:
-            self._has_grown, self._highest = True, [None, None]
+        for pool, looks_again in zip(self._pools, looked, strict=False):
+            pool.end_quiet(looks_again)
 
     def each(self, layers: Layers, *, downwards: bool = False) -> Iterator[Layer]:
         """Yield layers, lowest first or last; what happens meanwhile happens for each that one stands for."""
@@ -189,27 +183,20 @@ class Step:
     def _each_between(self, group: Sequence[Layer], count: IntArray) -> Iterator[Layer]:
         """Yield the layers of one group, and let what they did be done for all groups between the ends.
 
-        Every group does the same, so that after each the sum is larger by as much, and the most was held in the first
-        or in the last of them.
+        Every group does the same, so that after each the sums are larger by as much.
         """
-        self._fold()
-        before, outer, self._most = list(self._sums), self._most, NO_BYTES
+        before = [pool.begin_group() for pool in self._pools]
         carried = [held.amount for held in self._carried]
         yield from group
-        self._fold()
         more = np.maximum(count - Part.MIDDLE, 0)
-        added = NO_BYTES
-        for place, (now, then) in enumerate(zip(self._sums, before, strict=True)):
-            if now is not then:
-                of_all = more * (now - then)
-                self._sums[place], self._added[place] = now + of_all, NOTHING_ADDED
-                added = plus(added, of_all)
-        within, self._most = self._most, outer
-        if not self._is_quiet:
-            self._raise_most(within if added is NO_BYTES else within + np.maximum(added, 0.0))
+        for pool, then in zip(self._pools, before, strict=True):
+            pool.end_group(then, more)
         for held, amount in zip(self._carried, carried, strict=True):
             if held.amount is not amount:
                 held.amount = held.amount + more * (held.amount - amount)
+
+    def _pool_of(self, name: str) -> Pool:
+        return self._apart.get(name, self._main) if self._apart else self._main
 
     def _here(self, amount: FloatArray) -> FloatArray:
         if self._within is None or amount is NO_BYTES:
@@ -218,61 +205,13 @@ class Step:
 
     def _change(self, held: Held, amount: FloatArray, *, falls: bool = False) -> None:
         """Add a change to the sum that it belongs to; one that `falls` may be below nothing."""
-        if amount is NO_BYTES:
-            return
-        place = held.item in WORK
-        if not self._is_quiet:
-            self._look(place, falls=falls)
-            self._has_grown = True
-        before = self._sums[place]
-        self._sums[place] = plus(before, amount)
-        self._added[place] = (amount, before)
+        if amount is not NO_BYTES:
+            self._pool_of(held.name).change(held.item in WORK, amount, falls=falls)
 
     def _let_go(self, held: Held, amount: FloatArray) -> None:
         """Take an amount from the sum that it belongs to."""
-        if amount is NO_BYTES:
-            return
-        place = held.item in WORK
-        if not self._is_quiet:
-            self._look(place, falls=True)
-        last, before = self._added[place]
-        self._sums[place] = before if last is amount else self._sums[place] - amount
-        self._added[place] = NOTHING_ADDED
-
-    def _look(self, place: int, *, falls: bool) -> None:
-        """Look at what is held before a sum changes, if it is more than before and more than after."""
-        if place != self._last_changed:
-            self._has_grown = self._has_grown and falls  # else it goes on growing
-            self._fold()
-            self._last_changed = place
-        elif falls and self._has_grown:
-            self._raise_highest()
-
-    def _raise_highest(self) -> None:
-        place = self._last_changed
-        highest, now = self._highest[place], self._sums[place]
-        self._highest[place] = now if highest is None else np.maximum(highest, now)
-        self._has_grown = False
-
-    def _fold(self) -> None:
-        """Remember the most that was held since the sum that last stood still did so."""
-        if self._is_quiet:
-            return
-        if self._has_grown:
-            self._raise_highest()
-        place = self._last_changed
-        highest = self._highest[place]
-        if highest is not None:
-            self._highest[place] = None
-            self._raise_most(highest + self._sums[not place])
-
-    def _raise_most(self, total: FloatArray) -> None:
-        if self._most is NO_BYTES:
-            self._most = total
-        elif self._most.shape == total.shape and total.shape:
-            np.maximum(self._most, total, out=self._most)
-        else:
-            self._most = np.maximum(self._most, total)
+        if amount is not NO_BYTES:
+            self._pool_of(held.name).let_go(held.item in WORK, amount)
 
 
 class _Where:

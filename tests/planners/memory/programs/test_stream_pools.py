@@ -6,10 +6,9 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import MIB
-from plimsoll.planners.memory.programs.choice import events_of, prepared, stage_peaks
-from plimsoll.planners.memory.programs.stream_pools import GATHERED, REDUCED, pool_peaks
+from plimsoll.planners.memory.programs.choice import events_of, pool_peaks, prepared, stage_peaks
+from plimsoll.planners.memory.programs.stream_pools import GATHERED, POOLS, REDUCED, stream_peaks
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
-from plimsoll.planners.memory.steps.some_pieces import StepOfSome
 from tests.planners.factories import small_llama, small_mixtral
 from tests.planners.training_cases import asked, events, memory
 
@@ -32,7 +31,8 @@ def question(name=LLAMA, *, batch=8, **layout):
 
 
 def pool(found, names):
-    return stage_peaks(prepared(found), lambda: StepOfSome(names.__contains__)).max() / MIB
+    _, *others = pool_peaks(prepared(found), POOLS)
+    return others[POOLS.index(names)].max() / MIB
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def pool(found, names):
     ids=["plain", "accumulated", "replicated", "gathered once", "one rank", "tensor parallel", "mixture", "experts"],
 )
 def test_pools_of_main_stream_and_reductions_are_the_traces_own(found, main_mib, reduced_mib):
-    assert pool_peaks(prepared(found), found.job).main.max() / MIB == pytest.approx(main_mib, abs=1)
+    assert stream_peaks(prepared(found), found.job).main.max() / MIB == pytest.approx(main_mib, abs=1)
     assert pool(found, REDUCED) == pytest.approx(reduced_mib, abs=1)
 
 
@@ -77,13 +77,13 @@ def test_one_rank_gathers_nothing():
 
 def test_pools_together_are_never_less_than_what_is_allocated_at_once():
     found = question()
-    peaks = pool_peaks(prepared(found), found.job)
+    peaks = stream_peaks(prepared(found), found.job)
     assert np.all(peaks.main + peaks.others >= stage_peaks(prepared(found)))
 
 
 def test_a_stack_of_one_stream_has_one_pool():
     found = asked("accelerate", model=small_llama(), sequence_length=32, layout={"data_parallel": 2, "zero_stage": 3})
-    peaks = pool_peaks(prepared(found), found.job)
+    peaks = stream_peaks(prepared(found), found.job)
     assert peaks.others is NO_BYTES
     assert peaks.main.tolist() == stage_peaks(prepared(found)).tolist()
 
@@ -102,7 +102,7 @@ def test_every_name_of_a_pool_is_a_piece_s():
 
 def test_what_is_reserved_is_the_main_pool_s_surplus_and_the_other_pools():
     found = question()
-    peaks = pool_peaks(prepared(found), found.job)
+    peaks = stream_peaks(prepared(found), found.job)
     layout = {"data_parallel": 8, "shard_group": 8, "zero_stage": 3}
     plan = memory("fsdp2", model=found.job.model, sequence_length=4096, layout=layout)
     surplus = found.job.profile.runtime.reserved_over_allocated
