@@ -29,7 +29,8 @@ class ResidentStage:
     As a micro-batch goes forward, `received_before` is the gradient that was received for the next one. `before` is the
     input of the one that was differentiated last, whose output a variable of the schedule still holds (Megatron-Core,
     pipeline_parallel/schedules.py, `output_tensor`), and as much again the gradient of that input, which was sent.
-    `unsaved` is what the first layer need not keep behind a frozen embedding.
+    `unsaved` is what the first layer need not keep behind a frozen embedding. `tied_gradient` is the sum of a tied
+    table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds.
     """
 
     rest: AtRest
@@ -44,6 +45,7 @@ class ResidentStage:
     head: FloatArray
     logits: FloatArray
     embedding_gradient: FloatArray
+    tied_gradient: FloatArray
     at_embedding: FloatArray
 
 
@@ -69,6 +71,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
         embedding_gradient=np.ceil(embedding),
+        tied_gradient=some(np.where(rows.has_head & np.bool_(job.model.tied_head), np.ceil(embedding), 0.0)),
         at_embedding=np.where(adds_up, np.ceil(active.p2p_message + received), 0.0),
     )
 
@@ -104,7 +107,9 @@ def resident(step: Step, stage: ResidentStage) -> None:
             step.grow(lasting.p2p_buffers, stage.received_in_buffers)
     step.drop(received, sent)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
-    step.drop(step.take("gradients", "embedding's gradient", stage.embedding_gradient), gradient)
+    of_embedding = step.take("gradients", "embedding's gradient", stage.embedding_gradient)
+    step.drop(gradient)
+    step.drop(step.take("gradients", "its sum with the head's empty one", stage.tied_gradient), of_embedding)
     step.drop(lasting.passes)
     step.phase = REDUCTION
     step.drop(others)

@@ -162,12 +162,14 @@ class StorageTracker(TorchDispatchMode):
     def _is_added_in_place(self, func: Any, args: Any) -> bool:
         """Return whether autograd would add a weight's gradient into one of another use of it, as of a tied table.
 
-        It does so into a gradient that nobody else holds, but not while a dispatch mode such as this one is on
-        (torch, csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`).
+        It does so into a gradient that nobody else holds, as an empty one's maker does, but not while a dispatch mode
+        such as this one is on (torch, csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`).
         """
         if func is not ADD or self._phase != BACKWARD:
             return False
-        return tuple(args[0].shape) in self._summed_shapes or self._origin(args[1]) == EMBEDDING_GRADIENT
+        if tuple(args[0].shape) in self._summed_shapes:
+            return True
+        return self._origin(args[1]) == EMBEDDING_GRADIENT and self.kind_of(args[0]) is not Kind.DUMMY_GRADIENT
 
     def _origin(self, tensor: Any) -> str | None:
         if not isinstance(tensor, torch.Tensor):

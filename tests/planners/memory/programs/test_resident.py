@@ -41,6 +41,13 @@ def test_the_embedding_s_gradient_comes_last_beside_the_stream_s_alone():
     assert held(last, "activations") == held(at_rest, "activations") + MESSAGE
 
 
+def test_a_tied_table_s_gradients_are_added_up_in_a_tensor_of_their_own():
+    tied = events("megatron", model=small_llama(tie_word_embeddings=True), sequence_length=TOKENS)
+    summed = taken(tied, "its sum with the head's empty one")
+    # One table less has gradients; of the other there are the embedding's in 16 bits and its sum.
+    assert held(summed, "gradients") == 4 * (PARAMETERS - TABLE) + 2 * 2 * TABLE
+
+
 def test_one_micro_batch_in_flight_waits_for_none():
     assert "micro-batches that wait" not in {event.name for event in pipeline(8, stage=1)}
 
