@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
 
-CORE_ATTENTION = "core_attn"
+CORE_ATTENTION, LAYER_NORM, FEED_FORWARD = "core_attn", "layernorm", "mlp"
+ATTENTION_NORM, FEED_FORWARD_NORM = "attention_norm", "feed_forward_norm"
+LATENT_UP_PROJECTIONS = ("query_up", "key_value_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +42,15 @@ def _is_of(operation: Operation, prefix: str) -> bool:
 
 MODULES: Mapping[str, Module] = {
     CORE_ATTENTION: Module(holds=lambda op: op.kind is OperationKind.ATTENTION, discards_outputs=False),
-    "layernorm": Module(holds=lambda op: op.name in ("attention_norm", "feed_forward_norm"), discards_outputs=True),
-    "mlp": Module(holds=_is_feed_forward, discards_outputs=False),
+    LAYER_NORM: Module(holds=lambda op: op.name in (ATTENTION_NORM, FEED_FORWARD_NORM), discards_outputs=True),
+    FEED_FORWARD: Module(holds=_is_feed_forward, discards_outputs=False),
     "moe": Module(holds=_is_expert, discards_outputs=False),
     "moe_act": Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
     "shared_experts": Module(holds=lambda op: _is_of(op, "shared_"), discards_outputs=False),
-    "mla_up_proj": Module(holds=lambda op: op.name in ("query_up", "key_value_up"), discards_outputs=True),
+    "mla_up_proj": Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
 }
-# The norm before these is left alone: its output is the input that they keep.
-KEEP_THE_NORM_BEFORE = ("mlp", "moe")
+# The norm before these, where it is a module of its own, is left alone: its output is the input that they keep.
+KEEP_THE_NORM_BEFORE = (FEED_FORWARD, "moe")
 
 
 def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
@@ -62,17 +64,20 @@ def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
             raise InvalidQuestion(f"No layer of {model.name} has {name}.", pointer="/training/recompute/modules")
 
 
-def again(block: Block, modules: tuple[str, ...]) -> tuple[Operation, ...]:
-    """Return the operations of a layer that the backward pass computes again, in order."""
-    chosen = {operation.name for name in modules for operation in _again(block, name, modules)}
+def again(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> tuple[Operation, ...]:
+    """Return the operations of a layer that the backward pass computes again, in order.
+
+    `fuses_norms`: the stack has a norm and the one matrix behind it in one module.
+    """
+    chosen = {operation.name for name in modules for operation in _again(block, name, modules, fuses_norms)}
     return tuple(operation for operation in block.operations if operation.name in chosen)
 
 
-def dropped(block: Block, modules: tuple[str, ...]) -> frozenset[str]:
+def dropped(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> frozenset[str]:
     """Return the tensors of a layer that nobody keeps for the backward pass."""
     names: set[str] = set()
     for name in modules:
-        inside = tuple(_again(block, name, modules))
+        inside = tuple(_again(block, name, modules, fuses_norms))
         outputs = {operation.output for operation in inside}
         if not MODULES[name].discards_outputs:
             outside = [operation for operation in block.operations if operation not in inside]
@@ -84,12 +89,31 @@ def dropped(block: Block, modules: tuple[str, ...]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _again(block: Block, name: str, modules: tuple[str, ...]) -> Iterator[Operation]:
-    kept_norm = name == "layernorm" and any(
+def has_norm_apart(block: Block) -> bool:
+    """Return whether a norm of a layer is a module of its own where a norm and the one matrix behind it are one.
+
+    Source: Megatron-Core 0.16.1, models/gpt/gpt_layer_specs.py: before latent attention, and before experts.
+    """
+    return any(_is_apart(block, operation) for operation in _operations(block, LAYER_NORM))
+
+
+def _is_apart(block: Block, norm: Operation) -> bool:
+    if norm.name == ATTENTION_NORM:
+        return any(operation.name in LATENT_UP_PROJECTIONS for operation in block.operations)
+    return any(_is_expert(operation) for operation in block.operations)
+
+
+def _again(block: Block, name: str, modules: tuple[str, ...], fuses_norms: bool) -> Iterator[Operation]:
+    kept_norm = name == LAYER_NORM and any(
         other in modules and any(True for _ in _operations(block, other)) for other in KEEP_THE_NORM_BEFORE
     )
-    for operation in _operations(block, name):
-        if not (kept_norm and operation.name == "feed_forward_norm"):
+    for operation in block.operations:
+        is_within = fuses_norms and MODULES[LAYER_NORM].holds(operation) and not _is_apart(block, operation)
+        if is_within:
+            # It is computed again with the matrix behind it or not at all.
+            if name == FEED_FORWARD and operation.name == FEED_FORWARD_NORM:
+                yield operation
+        elif MODULES[name].holds(operation) and not (kept_norm and operation.name == FEED_FORWARD_NORM):
             yield operation
 
 

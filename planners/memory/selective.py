@@ -54,7 +54,7 @@ def selectively_saved_bytes(
         attention=attention,
         element_bytes=element_bytes,
         fp8_input_bytes=fp8_input_bytes,
-        without=dropped(block, modules),
+        without=dropped(block, modules, fuses_norms=kernels.transformer_engine),
     )
     if modules:
         return replace(everything, score_bytes=0.0) if CORE_ATTENTION in modules else everything

@@ -91,7 +91,7 @@ def most_experts(block: Block) -> int:
 
 def _of_modules(block: Block, clock: _Clock, job: Job) -> FloatArray:
     """Return what the named parts of a layer take again."""
-    operations = again(block, job.recompute_modules)
+    operations = again(block, job.recompute_modules, fuses_norms=job.profile.kernels.transformer_engine)
     worked = (OperationKind.MATMUL, OperationKind.ATTENTION)
     matrices = [operation for operation in operations if operation.kind is OperationKind.MATMUL]
     scores = [operation for operation in operations if operation.kind is OperationKind.ATTENTION]

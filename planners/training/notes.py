@@ -13,6 +13,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, has_norm_apart
 from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
@@ -239,11 +240,24 @@ def _layers(told: Told) -> Iterator[str]:
         )
     if job.fp8 is not None:
         yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
+    if LAYER_NORM in job.recompute_modules and job.profile.kernels.transformer_engine:
+        yield from _norms(job)
     positions = question.model.max_position_embeddings
     if positions is not None and question.sequence_length > positions:
         yield (
             f"The sequence has {question.sequence_length:,} tokens; the model was configured for {positions:,} "
             "positions."
+        )
+
+
+def _norms(job: Job) -> Iterator[str]:
+    """Say which norms are not recomputed although they are asked for."""
+    are_apart = [has_norm_apart(part.block) for part in job.layers]
+    if not all(are_apart):
+        of = "its dense layers" if any(are_apart) else "this model's layers"
+        yield (
+            f"Recomputing layernorm saves nothing in {of}: Transformer Engine has each norm in one module with the "
+            "matrix behind it, which Megatron-Core recomputes as part of mlp or not at all."
         )
 
 

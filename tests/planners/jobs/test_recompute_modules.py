@@ -3,17 +3,17 @@ import pytest
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.jobs.recompute_modules import again, check_modules, dropped
+from plimsoll.planners.jobs.recompute_modules import again, check_modules, dropped, has_norm_apart
 from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.selective import selectively_saved_bytes
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
-from tests.planners.factories import gpt, hardware, llama
+from tests.planners.factories import gpt, hardware, llama, small_mixtral
 from tests.planners.training_cases import job, one_layout
 
-MEGATRON = load_profile("megatron").kernels
+MEGATRON, REFERENCE = (load_profile(name).kernels for name in ("megatron", "reference"))
 H, F = 4096, 14336
 DEEPSEEK = {
     "model_type": "deepseek_v3", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
@@ -24,18 +24,35 @@ DEEPSEEK = {
 }  # fmt: skip
 
 
-def selective(model, *modules: str, attention: str = "flash"):
+def selective(model, *modules: str, attention: str = "flash", kernels=REFERENCE):
     return selectively_saved_bytes(
-        model.layers[-1], MEGATRON, policy="attention_scores", attention=attention, element_bytes=2, modules=modules
+        model.layers[-1], kernels, policy="attention_scores", attention=attention, element_bytes=2, modules=modules
     )
 
 
-def whole(model, attention: str = "flash"):
-    return saved_bytes(model.layers[-1], MEGATRON, attention=attention, element_bytes=2)
+def whole(model, attention: str = "flash", kernels=REFERENCE):
+    return saved_bytes(model.layers[-1], kernels, attention=attention, element_bytes=2)
+
+
+def dropped_bytes(model, *modules: str, kernels=MEGATRON) -> float:
+    kept = selective(model, *modules, kernels=kernels)
+    return whole(model, kernels=kernels).sequence_bytes - kept.sequence_bytes
 
 
 def test_layernorm_drops_the_outputs_of_both_norms():
-    assert whole(llama()).sequence_bytes - selective(llama(), "layernorm").sequence_bytes == 2 * 2 * H
+    assert dropped_bytes(llama(), "layernorm", kernels=REFERENCE) == 2 * 2 * H
+
+
+def test_a_norm_that_is_one_module_with_its_matrix_is_computed_again_with_that_alone():
+    assert not has_norm_apart(llama().layers[0])
+    assert dropped_bytes(llama(), "layernorm") == 0
+    assert dropped_bytes(llama(), "mlp") == dropped_bytes(llama(), "mlp", "layernorm") == 2 * H
+
+
+def test_norms_before_latent_attention_and_before_experts_are_modules_of_their_own():
+    # Hidden 64: the outputs of both norms; of Mixtral's the one before its experts.
+    assert dropped_bytes(describe_config(DEEPSEEK, name="deepseek"), "layernorm") == 2 * 2 * 64
+    assert dropped_bytes(small_mixtral(), "layernorm") == 2 * small_mixtral().hidden_size
 
 
 def test_mlp_keeps_its_input_and_drops_gate_up_and_their_product():
@@ -68,15 +85,15 @@ def test_core_attention_drops_the_scores_alone():
     ],
 )
 def test_a_mixture_s_modules_drop_what_lies_inside_them(module: str, names: set[str]):
-    assert dropped(describe_config(DEEPSEEK, name="deepseek").layers[-1], (module,)) == names
+    assert dropped(describe_config(DEEPSEEK, name="deepseek").layers[-1], (module,), fuses_norms=False) == names
 
 
 def test_recomputing_an_mlp_does_its_three_products_again():
     asked = job("megatron", recompute=Recompute(mode="selective", modules=("mlp",)))
     part, layout = asked.layers[0], one_layout()
     seconds = layer_seconds(part, layout, asked, hardware(8), load_efficiency("megatron"))
-    names = [operation.name for operation in again(part.block, ("mlp",))]
-    assert names[0] == "feed_forward_gate_projection"
+    names = [operation.name for operation in again(part.block, ("mlp",), fuses_norms=True)]
+    assert names[:2] == ["feed_forward_norm", "feed_forward_gate_projection"]
     assert names[-1] == "feed_forward_down_projection"
     # 6 h f of 2 (h (2 h + 2 x 1,024) + 3 h f) + 2 h s operations: less than the forward pass, more than half of it.
     assert np.all(0.5 * seconds.forward < seconds.selective_recompute)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
@@ -252,6 +253,13 @@ def test_activation_offload_that_was_asked_for_is_said_and_is_not_the_search_s()
     said = chosen_by_search(asked, activation_offload=True)
     assert "Saved activations wait in host memory" in said
     assert "to rule it out" not in said
+
+
+@pytest.mark.parametrize(("model", "is_said"), [(small_llama(), True), (small_mixtral(), False)])
+def test_norms_that_nothing_recomputes_are_told(model: ModelSpec, is_said: bool):
+    wanted = Recompute(mode="selective", modules=("layernorm",))
+    answer = plan_training(question(framework="megatron", model=model, gpus=2, recompute=wanted))
+    assert any("Recomputing layernorm saves nothing" in note for note in answer.assumptions) is is_said
 
 
 def test_what_the_request_fixed_is_not_said_to_be_the_search_s():
