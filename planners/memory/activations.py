@@ -26,6 +26,7 @@ from plimsoll.planners.memory.eager_attention import (
 from plimsoll.planners.memory.latents import save_latents
 from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes, save_router_input
+from plimsoll.planners.memory.unfused_attention import behind_kernel_bytes, is_unfused, save_operands
 from plimsoll.planners.stacks.records import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -94,6 +95,8 @@ def saved_bytes(
     if has_scores(attention, kernels):
         save_repeated_heads(block, saved, element_bytes)
         save_copied_output(block, saved, element_bytes, learning)
+    elif is_unfused(attention, kernels):
+        save_operands(block, saved, element_bytes)
     elif kernels.transformers_modules and element_bytes == FP32_BYTES:
         save_of_fp32_kernel(block, saved, element_bytes)
     if autocast:
@@ -118,6 +121,9 @@ def saved_bytes(
     if has_scores(attention, kernels):
         own = sum(op.heads * kept_score_bytes(op, element_bytes) for op in attentions_of(block))
         return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=float(own))
+    if is_unfused(attention, kernels):
+        behind = float(behind_kernel_bytes(block, element_bytes))
+        return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=behind)
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     scores = heads * score * element_bytes / 2
     return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=scores)

@@ -13,12 +13,13 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
-from plimsoll.planners.memory.activations import SavedBytes
+from plimsoll.planners.memory.activations import MASK_BYTES, SavedBytes
 from plimsoll.planners.memory.holdings import has_gathering
-from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
+from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.unfused_attention import lacks_kernel
 
 # Of a recomputed layer, as torch.autograd.backward of a second run is given them.
 OUTPUT_AND_GRADIENT = 2
@@ -217,27 +218,55 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
+    if layer.unfused is not None:
+        return _with_scores(of_kind, layer.unfused, share, size)
     return _held_twice(of_kind, layer, share) if layer.copied_output_bytes else of_kind
+
+
+def _with_scores(of_kind: LayerActivity, unfused: UnfusedScores, share: RankShare, size: int) -> LayerActivity:
+    """Return a layer with what its unfused attention holds where its softmax is torch's, or is recomputed."""
+    tokens, length, own = share.tokens, share.sequence_length, of_kind.backward
+    is_plain = lacks_kernel(share.layouts, unfused.heads, length, size)
+    besides = np.where(is_plain, tokens * length * unfused.besides_bytes / share.tensor + MASK_BYTES * length**2, 0.0)
+    recomputes = share.layouts.recompute == SELECTIVE
+    inputs, beside_plain = (
+        np.where(recomputes, tokens * amount / share.tensor, 0.0)
+        for amount in (unfused.recomputed_inputs_bytes, unfused.beside_plain_bytes)
+    )
+    plain = share.of(unfused.plain_gradients) + MASK_BYTES * length**2 + beside_plain
+    return replace(
+        of_kind,
+        kept=np.where(recomputes, of_kind.kept, of_kind.kept + besides),
+        backward=replace(
+            _beside_attention(own, besides + inputs),
+            attention_gradients=np.where(is_plain, plain, own.attention_gradients + inputs),
+        ),
+    )
+
+
+def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
+    """Return what lives with more of it until the attention has been differentiated."""
+    until_attention = ("working_set", "at_last_matmul", "at_second_norm", "at_first_matmuls", "attention_gradients")
+    in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
+    changed = {
+        name: amount + beside for name in (*until_attention, *in_experts) if (amount := getattr(own, name)).any()
+    }
+    return replace(own, **changed)
 
 
 def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> LayerActivity:
     """Return a layer with what its attention holds sequence first and batch first (`sequence_first.py`)."""
     layouts = share.layouts
     copied = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
-    beside, own = copied, of_kind.backward
+    beside = copied
     if layer.unrotated_bytes and (layouts.recompute == SELECTIVE).any():
         unrotated = share.tokens * layer.unrotated_bytes / share.tensor
         beside = np.where(layouts.recompute == SELECTIVE, unrotated, copied)
-    until_attention = ("working_set", "at_last_matmul", "at_second_norm", "at_first_matmuls", "attention_gradients")
-    in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
-    changed = {
-        name: amount + beside for name in (*until_attention, *in_experts) if (amount := getattr(own, name)).any()
-    }
     return replace(
         of_kind,
         kept=of_kind.kept + beside,
         selective=of_kind.selective if of_kind.selective is NO_BYTES else of_kind.selective + beside,
-        backward=replace(own, **changed),
+        backward=_beside_attention(of_kind.backward, beside),
     )
 
 

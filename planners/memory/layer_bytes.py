@@ -19,7 +19,7 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
     saved_bytes,
 )
-from plimsoll.planners.memory.eager_attention import mask_bytes, returned_score_bytes
+from plimsoll.planners.memory.eager_attention import attentions_of, mask_bytes, returned_score_bytes
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import (
@@ -28,6 +28,7 @@ from plimsoll.planners.memory.layer_events import (
     keeps_input,
     live_at_attention,
     live_at_first_products,
+    live_at_plain_softmax,
     live_at_second_norm,
 )
 from plimsoll.planners.memory.mixture_backward import (
@@ -49,6 +50,12 @@ from plimsoll.planners.memory.selective import (
     selectively_saved_bytes,
 )
 from plimsoll.planners.memory.sequence_first import copied_output_bytes, unrotated_bytes
+from plimsoll.planners.memory.unfused_attention import (
+    beside_plain_softmax_bytes,
+    is_unfused,
+    kept_besides_bytes,
+    recomputed_inputs_bytes,
+)
 from plimsoll.planners.stacks.profile import Profile
 from plimsoll.planners.stacks.records import Kernels
 
@@ -64,6 +71,22 @@ class SplitProducts:
     whole: SavedBytes
     at_second_norm: SavedBytes
     attention_gradients: SavedBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfusedScores:
+    """What depends on the layout of an unfused attention of so many heads, or of several (`unfused_attention.py`).
+
+    `besides_bytes` are kept of each pair of positions where the softmax is torch's, `plain_gradients` are live as it is
+    differentiated. `recomputed_inputs_bytes` of each token are there as well where the attention is recomputed, and
+    `beside_plain_bytes` then.
+    """
+
+    heads: int
+    besides_bytes: int
+    plain_gradients: SavedBytes
+    recomputed_inputs_bytes: int
+    beside_plain_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +110,7 @@ class LayerBytes:
     mask_bytes: int
     copied_output_bytes: int
     unrotated_bytes: int
+    unfused: UnfusedScores | None
     at_first_matmuls: SavedBytes
     at_expert_matmuls: SavedBytes
     experts_last_product: SavedBytes | None
@@ -189,6 +213,7 @@ def _layer_bytes(
         mask_bytes=mask_bytes(block, kernels, **sizes),
         copied_output_bytes=copied_output_bytes(block, kernels, **sizes),
         unrotated_bytes=unrotated_bytes(block, kernels, **sizes) if not modules or CORE_ATTENTION in modules else 0,
+        unfused=_unfused_scores(part, kernels, attention, size, modules),
         returned_score_bytes=returned_score_bytes(block, kernels, **sizes),
         split=None
         if split is None
@@ -219,6 +244,22 @@ def _layer_bytes(
         beside_second_run=beside_second_run(block, size),
         keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=False),
         cast_keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=part.learning is None),
+    )
+
+
+def _unfused_scores(
+    part: BlockWeights, kernels: Kernels, attention: str, size: int, modules: tuple[str, ...]
+) -> UnfusedScores | None:
+    attentions = attentions_of(part.block)
+    if not attentions or not is_unfused(attention, kernels):
+        return None
+    is_recomputed = not modules or CORE_ATTENTION in modules
+    return UnfusedScores(
+        heads=sum(operation.heads for operation in attentions),
+        besides_bytes=sum(operation.heads * kept_besides_bytes(operation, size) for operation in attentions),
+        plain_gradients=live_at_plain_softmax(part.block, kernels, element_bytes=size, learning=part.learning),
+        recomputed_inputs_bytes=recomputed_inputs_bytes(part.block, size) if is_recomputed else 0,
+        beside_plain_bytes=beside_plain_softmax_bytes(part.block, size) if is_recomputed else 0,
     )
 
 

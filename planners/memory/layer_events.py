@@ -19,7 +19,13 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
     saved_bytes,
 )
-from plimsoll.planners.memory.eager_attention import EAGER, attentions_of, has_scores, softmax_backward_bytes
+from plimsoll.planners.memory.eager_attention import (
+    EAGER,
+    attentions_of,
+    has_scores,
+    softmax_backward_bytes,
+)
+from plimsoll.planners.memory.unfused_attention import is_unfused, plain_backward_bytes
 from plimsoll.planners.stacks.records import Kernels
 
 # A norm's input and output, and the residual's gradient.
@@ -89,12 +95,33 @@ def live_at_attention(
         fp8_input_bytes=fp8_input_bytes,
     )
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    gradients = element_bytes * sum(widths[name] for name in (*product.inputs, product.output))
+    scores = 0
+    if is_unfused(attention, kernels):
+        # The product with the values alone: gradients of the probabilities and of the values of every query head.
+        scores, features = product.heads * element_bytes, product.heads * product.value_dim + widths[product.output]
+    else:
+        features = sum(widths[name] for name in (*product.inputs, product.output))
     return replace(
         saved,
         sequence_bytes=saved.sequence_bytes + element_bytes * checkpoint_width(block),
-        tensor_bytes=saved.tensor_bytes + gradients,
+        tensor_bytes=saved.tensor_bytes + element_bytes * features,
+        score_bytes=saved.score_bytes + scores,
     )
+
+
+def live_at_plain_softmax(
+    block: Block, kernels: Kernels, *, element_bytes: int, learning: frozenset[str] | None
+) -> SavedBytes:
+    """Return a layer's live bytes as torch's softmax of an unfused attention is differentiated, in fp32.
+
+    Queries, keys and what comes before still wait, and the values' gradient is there.
+    """
+    index = _attention(block)
+    if index is None:
+        return NOTHING_SAVED
+    before = _live_at_softmax(block, index, kernels, element_bytes=element_bytes, learning=learning)
+    heads = sum(operation.heads for operation in attentions_of(block))
+    return replace(before, score_bytes=float(heads * plain_backward_bytes(element_bytes)))
 
 
 def _live_at_softmax(

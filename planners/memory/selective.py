@@ -16,6 +16,11 @@ from plimsoll.planners.memory.activations import (
     checkpoint_width,
     saved_bytes,
 )
+from plimsoll.planners.memory.unfused_attention import (
+    is_unfused,
+    recomputed_inputs_bytes,
+    repeated_operands_bytes,
+)
 from plimsoll.planners.stacks.records import Kernels
 
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
@@ -56,10 +61,13 @@ def selectively_saved_bytes(
         fp8_input_bytes=fp8_input_bytes,
         without=dropped(block, modules, fuses_norms=kernels.transformer_engine),
     )
+    if CORE_ATTENTION in modules or (not modules and policy == "attention_scores"):
+        inputs = 0
+        if is_unfused(attention, kernels):
+            inputs = recomputed_inputs_bytes(block, element_bytes) - repeated_operands_bytes(block, element_bytes)
+        return replace(everything, score_bytes=0.0, tensor_bytes=everything.tensor_bytes + inputs)
     if modules:
-        return replace(everything, score_bytes=0.0) if CORE_ATTENTION in modules else everything
-    if policy == "attention_scores":
-        return replace(everything, score_bytes=0.0)
+        return everything
     if policy != "alternate_matmuls":
         return everything
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]

@@ -18,6 +18,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, NO_UNIT, LayerOnRank, Moment, Unit, mask_of, some
+from plimsoll.planners.memory.unfused_attention import is_unfused
 
 FP8 = "fp8"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
@@ -230,16 +231,18 @@ def _moments(
         return [Moment("layer", layer.working_set + layer.transient + held.dequantized_bytes, NO_BYTES)]
     is_mixture = bool(job.model.experts_per_token)
     combined = np.maximum(layer.at_combine, layer.at_recomputed_combine)
+    softmax = []
+    if layer.mask.any() or is_unfused(job.attention, kernels):
+        softmax.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
     if is_mixture and are_grouped(kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
         last = _at_last_matrix(asked, held, own, recomputed)
-        return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES)]
+        return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES), *softmax]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
     moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
     if layer.second_run.any():
         moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NO_BYTES))
-    if layer.mask.any():
-        moments.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
+    moments += softmax
     if gradient_bytes is None:
         return moments
     behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention

@@ -19,6 +19,5 @@ def runs_megatron_core(job: TraceJob) -> bool:
         and not why_not_plain(job.config)
         and job.precision in PRECISIONS
         and job.optimizer in OPTIMIZERS
-        and job.attention == "flash"
         and number_of_layers(job.config) % stages == 0
     )

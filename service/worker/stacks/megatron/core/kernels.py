@@ -207,8 +207,8 @@ class GroupedRows(_GroupedMatrices):
 class Modules(LocalSpecProvider):  # type: ignore[misc]
     """Says which modules a layer is made of, in the words of Megatron-Core (`TESpecProvider`)."""
 
-    def __init__(self, ring: DeviceMesh | None) -> None:
-        self._ring = ring
+    def __init__(self, attention: ModuleSpec) -> None:
+        self._attention = attention
 
     def column_parallel_linear(self) -> type:
         """Return the matrix that is split by columns."""
@@ -232,7 +232,7 @@ class Modules(LocalSpecProvider):  # type: ignore[misc]
 
     def core_attention(self) -> Any:
         """Return the attention's inner product."""
-        return ModuleSpec(module=CoreAttention, params={"ring": self._ring})
+        return self._attention
 
     def grouped_mlp_modules(self, *_asked: bool) -> tuple[type, MLPSubmodules]:
         """Return the experts of a mixture."""

@@ -186,7 +186,7 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
 
     from plimsoll.service.worker.stacks.megatron.core.kernels import Modules
 
-    modules = Modules(context_mesh(job, "cpu") if job.context_parallel > 1 else None)
+    modules = Modules(_attention(job))
     with names_given(gpt_layer_specs, TESpecProvider=lambda: modules):
         layer = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
             num_experts=config.num_moe_experts,
@@ -213,6 +213,19 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
     return chunks
 
 
+def _attention(job: TraceJob) -> Any:
+    """Return which module is the attention's inner product, in Megatron-Core's words."""
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    from plimsoll.service.worker.stacks.megatron.core.kernels import CoreAttention
+    from plimsoll.service.worker.stacks.megatron.core.unfused_attention import UnfusedAttention
+
+    if job.attention == "eager":
+        return ModuleSpec(module=UnfusedAttention)
+    ring = context_mesh(job, "cpu") if job.context_parallel > 1 else None
+    return ModuleSpec(module=CoreAttention, params={"ring": ring})
+
+
 def _wrapped(job: TraceJob, config: Any, models: list[Any]) -> list[Any]:
     """Return the chunks with their gradient buffers."""
     from megatron.core.distributed import DistributedDataParallel
@@ -231,10 +244,19 @@ class _FusedAdamW(torch.optim.AdamW):
 
 
 class _FusedSgd(torch.optim.SGD):
-    """SGD in one kernel, which makes nothing but its states (Transformer Engine, pytorch/optimizers/fused_sgd.py)."""
+    """SGD in one kernel, which makes nothing but its states (Transformer Engine, pytorch/optimizers/fused_sgd.py).
 
-    def __init__(self, params: Any, **settings: Any) -> None:
-        super().__init__(params, fused=True, **settings)
+    torch's own fused one is not known to fake tensors, which would run it on whole tensors of zeros.
+    """
+
+    @torch.no_grad()
+    def step(self, *_closure: Any) -> None:  # type: ignore[override]
+        """Make the states that are not there yet."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if parameter.grad is not None and "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _optimizer(job: TraceJob, chunks: list[Any]) -> Any:

@@ -323,7 +323,7 @@ OF_STACKS_THEMSELVES = (
     Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
-        broken={**MEGATRON, **SPLIT, **NORMS, "attention": "eager"},
+        broken={**MEGATRON, **SPLIT, **NORMS, "config": config(attention_bias=True)},
         obeyed={**MEGATRON, **SPLIT, **NORMS},
     ),
     Example(

@@ -101,7 +101,7 @@ def test_parts_of_megatron_s_layers_over_a_split_sequence_are_refused_where_a_st
     split = {"framework": "megatron", "zero_stage": 1, "tensor_parallel": 2, "sequence_parallel": True}
     check(**split, recompute="selective", recompute_modules=("layernorm",))
     with pytest.raises(NotYetAvailable, match="split sequence"):
-        check(**split, attention="eager", recompute="selective", recompute_modules=("layernorm",))
+        check(**split, config=config(attention_bias=True), recompute="selective", recompute_modules=("layernorm",))
 
 
 SPLIT = {"config": LATENT, "framework": "fsdp2", "tensor_parallel": 2, "sequence_parallel": True}

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from importlib.metadata import version
 
 import pytest
@@ -166,6 +167,20 @@ def test_other_precisions_and_optimizers_have_their_states(changes, bytes_each):
     ledger = megatron(zero_stage=0, **changes)
     held = sum(requested_bytes(ledger, kind) for kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE))
     assert held == pytest.approx(bytes_each * ELEMENTS, abs=SMALL_BYTES)
+
+
+def test_a_tied_head_s_empty_gradient_stays_beside_the_sum_that_it_is_added_into():
+    ledger = megatron(config=config(vocab_size=384, tie_word_embeddings=True))
+    table = [piece for piece in ledger._live_after(len(ledger.events) - 1) if piece.requested_bytes == 2 * 384 * HIDDEN]
+    assert Kind.DUMMY_GRADIENT in {piece.kind for piece in table}
+
+
+@pytest.mark.parametrize(("tokens", "bytes_each"), [(64, [2]), (60, [2, 4, 1 / 4])])
+def test_an_attention_without_a_flash_kernel_keeps_its_probabilities(tokens, bytes_each):
+    # Of 4 heads in 16 bits; where torch's softmax runs, in fp32 as well, and a mask for all heads.
+    sizes = Counter(kept(megatron(attention="eager", sequence_length=tokens, micro_batch_size=1)))
+    of_two_layers = {4 * each * tokens**2: 2 for each in bytes_each}
+    assert {size: sizes[size] for size in of_two_layers} == of_two_layers
 
 
 def test_an_update_in_one_kernel_makes_nothing_but_its_states():
