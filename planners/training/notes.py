@@ -256,8 +256,8 @@ def _norms(job: Job) -> Iterator[str]:
     if not all(are_apart):
         of = "its dense layers" if any(are_apart) else "this model's layers"
         yield (
-            f"Recomputing layernorm saves nothing in {of}: {job.profile.name} has each norm in one module with the matrix "
-            "behind it, which it recomputes as part of mlp or not at all."
+            f"Recomputing layernorm saves nothing in {of}: {job.profile.name} has each norm in one module with the "
+            "matrix behind it, which it recomputes as part of mlp or not at all."
         )
 
 
