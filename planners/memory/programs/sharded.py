@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
-from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering, Units
+from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only, opposite, without
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
@@ -20,14 +20,30 @@ from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, He
 class LaterPass(NamedTuple):
     """A later micro-batch of a pipeline, where there is one.
 
-    `others` wait meanwhile, the part `summed` of all sums has been made by then; `has_loss` is false of one that goes
-    through other chunks than the head's.
+    `others` wait meanwhile, the part `summed` of all sums has been made by then.
     """
 
     is_there: Mask
     others: FloatArray
     summed: FloatArray
-    has_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunks:
+    """The chunks of interleaved stages: the lowest has the embedding and the highest the head.
+
+    Each is done with its last micro-batch before the next lower one is, and reduces its gradients then. `part` of a
+    stage's layers is in one, `lower` in all but the highest. As that is done `others` of the micro-batches wait in
+    lower ones. Where stages go through their chunks once, `goes_round_once`, a lower one has sums of its own then
+    alone; while the lowest is differentiated `others_of_lowest` wait.
+    """
+
+    are_there: Mask
+    goes_round_once: Mask
+    part: FloatArray
+    lower: FloatArray
+    others: FloatArray
+    others_of_lowest: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +53,7 @@ class ShardedStage:
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
       head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit.
     - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
-      sums that it makes meanwhile; `later` the passes of later ones.
+      sums that it makes meanwhile; `later` the passes of later ones; `chunks` are None where no stage has several.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
       `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
@@ -83,22 +99,26 @@ class ShardedStage:
     cut_sum: FloatArray
     sum_of_both: FloatArray
     summed_at_first: FloatArray
+    chunks: Chunks | None
     head_casts: tuple[Moment, ...]
 
 
 def sharded(step: Step, stage: ShardedStage) -> None:
     """Go through one step."""
     lasting = begin(step, stage.rest)
-    others = step.take("activations", "micro-batches that wait", stage.others)
+    others = step.take("activations", "micro-batches that wait", NO_BYTES)
     work = _Passes(step, stage, lasting.p2p_buffers)
     work.units.sums_made = stage.summed_at_first
-    work.forward()
+    work.forward(others)
     work.backward()
     for later in stage.later:
         with step.where(later.is_there):
             step.resize(others, later.others)
             work.forward_again(later)
-            work.backward(has_loss=later.has_loss)
+            work.backward()
+    if stage.chunks is not None:
+        with step.where(stage.chunks.are_there):
+            work.go_down_chunks(stage.chunks, others)
     step.phase = REDUCTION
     step.drop(lasting.passes)
     with step.where(stage.gathering.for_the_step):
@@ -120,10 +140,12 @@ class _Passes:
         self.summed: dict[object, Held] = {}
         self.kept: dict[Layer, Held] = {}
         self.gradient = step.carry("activations", "gradient of the stream")
+        self.early = step.carry("gradients", "shards of higher chunks")
+        self.reaches_embedding: Mask = True if stage.chunks is None else opposite(stage.chunks.goes_round_once)
         self.hooked = step.carry("activations", "inputs that hooks hold")
 
-    def forward(self) -> None:
-        """Go through a micro-batch's forward pass and its loss."""
+    def forward(self, others: Held) -> None:
+        """Go through a micro-batch's forward pass and its loss; while weights are gathered for it no `others` wait."""
         step, stage, units = self.step, self.stage, self.units
         step.phase = FORWARD
         self.whole["first"] = units.open_root(stage.first)
@@ -141,6 +163,13 @@ class _Passes:
         step.drop(embedded, self.stashed)
         if stage.head is not None:
             self.whole["head"] = units.open_forward(stage.head)
+        if stage.gathering.for_the_step is not False:
+            with step.where(stage.gathering.for_the_step):
+                units.drop_buffer()
+                step.resize(others, stage.others)
+            for layer in step.each(stage.layers):
+                with step.where(layer.is_highest):
+                    self._scatter(layer)
         self._loss()
 
     def _layer_forward(self, layer: Layer) -> None:
@@ -160,7 +189,7 @@ class _Passes:
         step = self.step
         step.drop(step.take("activations", "output before its scatter", layer.bytes.before_scatter))
 
-    def forward_again(self, later: LaterPass) -> None:
+    def forward_again(self, later: LaterPass, *, has_loss: bool = True) -> None:
         """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
         step, stage = self.step, self.stage
         step.phase = FORWARD
@@ -168,14 +197,15 @@ class _Passes:
         self.units.sums_made = later.summed
         with step.quiet():
             if not self.units.has_sums:
-                self.units.sum_up(stage.first, self._summed("first"))
+                with step.where(self.reaches_embedding):
+                    self.units.sum_up(stage.first, self._summed("first"), is_whole=True)
                 for layer in step.each(stage.layers):
                     self._sum(layer)
         for layer in step.each(stage.layers):
-            with step.quiet(layer.is_highest is False):
+            with step.quiet(layer.is_between or layer.bytes.before_scatter is NO_BYTES):
                 step.resize(self.kept[layer], self._kept(layer))
                 self._scatter(layer)
-        if later.has_loss:
+        if has_loss:
             self._loss()
 
     def _kept(self, layer: Layer) -> FloatArray:
@@ -221,7 +251,9 @@ class _Passes:
                 step.grow(received, stage.received_apart)
                 step.grow(self.p2p_buffers, stage.received_in_buffers)
         step.drop(received, self.hooked)
-        self._embedding(head)
+        with step.where(self.reaches_embedding):
+            self._embedding(head)
+        step.drop(self.gradient)
 
     def _head(self) -> Held:
         """Differentiate the head; return its whole gradient."""
@@ -295,25 +327,54 @@ class _Passes:
         step.resize(gradients, stage.uncut_embedding)
         for held in (cut, both, head):
             step.hand_over(held, gradients)
-        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"))
+        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"), is_whole=True)
 
     def reduce_sums(self) -> None:
         """Reduce what a pipeline's micro-batches have summed, unit by unit."""
         step, stage, units = self.step, self.stage, self.units
-        if units.sums_made is not ALL_SUMS:
-            units.sums_made = ALL_SUMS
-            for layer in step.each(stage.layers):
-                self._sum(layer)
         step.grow(self._summed("first"), stage.cut_sum)
         step.shrink(self._summed("first"), stage.whole_sum)
         units.reduce_summed(stage.first, self.whole["first"], self._summed("first"))
+        step.drop(self.early)
         for layer in step.each(stage.layers):
             # Each lets go of more than it makes.
             with step.quiet(layer.is_lowest is False):
                 self._reduce_sums(layer)
         if stage.head is not None:
-            with step.quiet():
+            has_head = True if stage.chunks is None else opposite(stage.chunks.are_there)
+            with step.quiet(), step.where(has_head):
                 units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+
+    def go_down_chunks(self, chunks: Chunks, others: Held) -> None:
+        """Reduce all chunks but the lowest, and differentiate that."""
+        step, stage, units = self.step, self.stage, self.units
+        step.resize(others, chunks.others)
+        self._leave_chunks(chunks, chunks.lower)
+        if stage.head is not None:
+            units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
+            units.finish()
+        self._leave_chunks(chunks, chunks.part)
+        self.reaches_embedding = True
+        with step.where(chunks.goes_round_once):
+            step.resize(others, chunks.others_of_lowest)
+            lowest = LaterPass(chunks.goes_round_once, chunks.others_of_lowest, chunks.part)
+            self.forward_again(lowest, has_loss=False)
+            self.backward(has_loss=False)
+
+    def _leave_chunks(self, chunks: Chunks, left: FloatArray) -> None:
+        """Let the chunks be reduced above those that so many of a stage's layers are left in."""
+        step, units = self.step, self.units
+        with step.quiet():
+            step.drop(self.early)
+            for layer in step.each(self.stage.layers):
+                own, experts = layer.bytes, layer.bytes.experts
+                named = [(own.unit, layer)] if experts is None else [(own.unit, layer), (experts, (layer, "experts"))]
+                for unit, name in named:
+                    with step.where(True if unit is own.unit else own.has_expert_unit):
+                        shard = units.leave_part(unit, self.whole[name], self._summed(name), left)
+                        step.grow(self.early, shard)
+                    with step.where(chunks.goes_round_once):
+                        step.drop(self._summed(name))
 
     def _sum(self, layer: Layer) -> None:
         units, own = self.units, layer.bytes

@@ -17,7 +17,7 @@ from plimsoll.planners.memory.programs.logits import (
     stage_logits,
 )
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.programs.sharded import LaterPass, ShardedStage
+from plimsoll.planners.memory.programs.sharded import Chunks, LaterPass, ShardedStage
 from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
@@ -90,6 +90,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         cut_sum=some(np.where(is_summed_whole, first.reduced, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
         summed_at_first=summed,
+        chunks=_chunks(asked, stays, waiting),
         head_casts=_head_casts(asked),
     )
 
@@ -111,25 +112,35 @@ def _later(
 ) -> tuple[LaterPass, ...]:
     """Return the passes of later micro-batches that can be the worst.
 
-    One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums. Of an interleaved
-    stage that goes round its chunks once, those that are differentiated first have sums while most micro-batches wait,
-    and all have while the micro-batches wait in one chunk alone.
+    One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums; of an interleaved
+    stage that goes round its chunks once, those of the highest chunk, while most micro-batches wait.
     """
     layouts, rows = asked.layouts, asked.rows
-    micro_batches, chunks = layouts.micro_batches(asked.job.global_batch_size), layouts.virtual_pipeline
+    micro_batches = layouts.micro_batches(asked.job.global_batch_size)
     has_later = stays & (micro_batches > 1)
     fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
-    goes_round_once = _goes_round_once(asked)
-    passes = [
-        LaterPass(mask_of(has_later), np.where(goes_round_once, others, fewer), summed),
-        LaterPass(
-            mask_of(has_later & goes_round_once),
-            np.ceil(np.maximum(micro_batches / chunks - 1.0, 0.0) * waiting),
-            ALL_SUMS,
-            has_loss=False,
-        ),
-    ]
-    return tuple(each for each in passes if each.is_there is not False)
+    passes = LaterPass(mask_of(has_later), np.where(_goes_round_once(asked), others, fewer), summed)
+    return () if passes.is_there is False else (passes,)
+
+
+def _chunks(asked: Question, stays: BoolArray, waiting: FloatArray) -> Chunks | None:
+    """Return the chunks of interleaved stages, None where no layout has any.
+
+    The last round has as many micro-batches as there are stages.
+    """
+    layouts = asked.layouts
+    are_there = stays & (layouts.virtual_pipeline > 1)
+    if not are_there.any():
+        return None
+    chunks, stages = layouts.virtual_pipeline, layouts.pipeline_parallel
+    return Chunks(
+        are_there=mask_of(are_there),
+        goes_round_once=mask_of(are_there & _goes_round_once(asked)),
+        part=1.0 / chunks,
+        lower=(chunks - 1) / chunks,
+        others=np.ceil((chunks - 1) * stages / chunks * waiting),
+        others_of_lowest=np.ceil(np.maximum(stages / chunks - 1.0, 0.0) * waiting),
+    )
 
 
 def _summed_at_first(asked: Question) -> FloatArray:

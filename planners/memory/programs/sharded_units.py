@@ -152,6 +152,12 @@ class Units:
         step.drop(whole)
         self._reduce(unit, summed, unit.last_summed)
 
+    def leave_part(self, unit: Unit, whole: Held, summed: Held, part: FloatArray) -> FloatArray:
+        """Have a part of all units like it left, the others reduced; return the shards that this made."""
+        self._step.resize(whole, np.ceil(unit.weights * part))
+        self._step.resize(summed, np.ceil(unit.summed * part))
+        return np.ceil(unit.shard * (1.0 - part))
+
     def finish(self) -> None:
         """Wait for the last reduction, and for the sums over replicas."""
         self._step.drop(self._reduction, self._outputs)

@@ -146,6 +146,36 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
     assert held(reduced, "gradients") == 4 * EMBEDDING / 2
 
 
+def interleaved(**changes):
+    """Return the step of a stage with two chunks of a layer each, two micro-batches in two stages."""
+    return step("fsdp2", batch=4, gpus=4, layout={"pipeline_parallel": 2, "virtual_pipeline": 2}, **changes)
+
+
+def test_the_lowest_chunk_of_an_interleaved_stage_is_reduced_when_the_others_are_done():
+    found = interleaved()
+    reduced = next(event for event in found if event.phase == REDUCTION and event.item == "gradients")
+    # The embedding's sum and its copy; the weights and the sum of the one layer that is left. Of the other layer there
+    # is a shard, half of it in 4 bytes, and the embedding's.
+    assert held(reduced, "communication") == 2 * LAYER + 4 * LAYER + 2 * 4 * EMBEDDING
+    assert held(reduced, "gradients") == 4 * LAYER / 2 + 4 * EMBEDDING / 2
+
+
+def test_the_head_is_reduced_with_its_chunk_while_a_lower_one_waits():
+    found = interleaved(stage=1)
+    copies = [event for event in found if event.name == "reduction" and event.phase == BACKWARD and event.change > 0]
+    # Of the head its sum and the copy; of two layers the lower one's weights, without a sum of its own as yet.
+    assert [held(event, "communication") for event in copies] == [2 * LAYER + 2 * 4 * HEAD]
+    assert held(copies[0], "gradients") == 4 * LAYER / 2
+
+
+def test_an_interleaved_stage_sums_the_embedding_s_gradient_in_its_lowest_chunk_alone():
+    found = interleaved()
+    summed = [event for event in found if event.name == "summed gradients" and event.change == 4 * EMBEDDING]
+    (only,) = summed
+    highest = next(place for place, event in enumerate(found) if event.name == "shards of higher chunks")
+    assert found.index(only) > highest
+
+
 def test_a_pipeline_sums_the_gradient_of_a_split_embedding_whole():
     layout = {"pipeline_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
     found = step("fsdp2", tokens=8, batch=8, gpus=8, layout=layout)
