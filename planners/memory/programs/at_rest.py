@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.ground.terms import GPIPE
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
@@ -82,9 +82,19 @@ def waiting_micro_batch(asked: Question) -> FloatArray:
     differentiated by, the log-softmax in fp32, of each.
     """
     active = asked.active
+    kept = active.stage + _mask(asked)
     if asked.job.pipeline_schedule != GPIPE:
-        return np.ceil(active.stage)
-    return np.ceil(active.stage + active.head + active.kept_logits + pipeline_output(asked))
+        return np.ceil(kept)
+    return np.ceil(kept + active.head + active.kept_logits + pipeline_output(asked))
+
+
+def _mask(asked: Question) -> FloatArray:
+    """Return eager attention's mask of a micro-batch, one for all layers, where some are to run again with it."""
+    masks = [layer.backward.mask for layer in asked.active.layers if layer.backward.mask.any()]
+    if not masks:
+        return NO_BYTES
+    runs_again = (asked.active.recomputed_layers > 0) | (asked.layouts.recompute == SELECTIVE)
+    return np.where(runs_again, masks[0], 0.0)
 
 
 @dataclass(slots=True, eq=False)

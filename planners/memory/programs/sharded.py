@@ -299,7 +299,8 @@ class _Passes:
         self.units.open_experts(experts, self.whole[layer, "experts"])
         step.drop(live)
         again = step.take("activations", "experts run again", without(own.at_experts_again, self._unsaved(layer)))
-        buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
+        with step.where(self.stage.gathering.by_layer):
+            buffer = step.take("communication", "experts gathered again", own.experts_gathered_again)
         step.drop(again, buffer)
 
     def _close_experts(self, layer: Layer, experts: Unit) -> None:

@@ -105,7 +105,12 @@ def _layer(
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
-    whole_moments = [] if gradient_bytes is None else moments_of_whole(asked, kind, held, own, gradient_bytes)
+    is_selective = layouts.recompute == SELECTIVE
+    runs_again = recomputed | is_selective
+    beside = np.where(recomputed, at_work, np.where(is_selective, backward.mask, 0.0))
+    whole_moments = []
+    if gradient_bytes is not None:
+        whole_moments = moments_of_whole(asked, kind, held, own, gradient_bytes, runs_again)
     at_experts = at_experts_again = experts_gathered_again = at_experts_reduced = NO_BYTES
     beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:
@@ -124,9 +129,9 @@ def _layer(
         is_recomputed=mask_of(recomputed),
         kept=np.ceil(kept),
         kept_before_experts=some(np.ceil(before_experts)),
-        beside_moments=some(np.ceil(np.where(recomputed, at_work, 0.0) + backward.not_recomputed)),
+        beside_moments=some(np.ceil(beside + backward.not_recomputed)),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes) + whole_moments),
-        before_scatter=before_scatter(asked, own, recomputed | (layouts.recompute == SELECTIVE)),
+        before_scatter=before_scatter(asked, own, runs_again),
         beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(at_experts),
         at_experts_again=some(np.ceil(at_experts_again)),

@@ -64,23 +64,35 @@ def whole_stream(asked: Question) -> FloatArray:
 def before_scatter(asked: Question, own: LayerActivity, recomputes: BoolArray) -> FloatArray:
     """Return what a layer's forward pass ends with beside what it keeps, as its output is scattered.
 
-    The output and its copy; the norm's output, the stream between the halves and the rank's part of the output. A
-    layer that is computed again keeps neither its gathered input nor what its last matrix multiplies.
+    A layer that is computed again keeps neither its gathered input nor what its last matrix multiplies.
     """
     split = are_whole(asked)
     if not split.any():
         return NO_BYTES
-    stream, message = whole_stream(asked), asked.active.p2p_message
-    parts = (2.0 if keeps_first_input(asked.job) else MEETING) * message
-    inner = own.backward.last_matmul_gradients - message
-    again = np.where(recomputes, stream + inner, 0.0)
-    return np.where(split, np.ceil(WITH_COPY * stream + parts + again), 0.0)
+    inner = own.backward.last_matmul_gradients - asked.active.p2p_message
+    again = np.where(recomputes, whole_stream(asked) + inner, 0.0)
+    return np.where(split, np.ceil(_at_scatter(asked) + again), 0.0)
+
+
+def _at_scatter(asked: Question) -> FloatArray:
+    """Return a layer's whole output and its copy; the norm's output, the stream between the halves, the rank's part."""
+    parts = 2.0 if keeps_first_input(asked.job) else 3.0
+    result: FloatArray = WITH_COPY * whole_stream(asked) + parts * asked.active.p2p_message
+    return result
 
 
 def moments_of_whole(
-    asked: Question, kind: int, held: LayerHoldings, own: LayerActivity, gradient_bytes: FloatArray
+    asked: Question,
+    kind: int,
+    held: LayerHoldings,
+    own: LayerActivity,
+    gradient_bytes: FloatArray,
+    recomputes: BoolArray,
 ) -> list[Moment]:
-    """Return the moments of a layer's backward pass at which parts of it stand whole; nothing of unsplit sequences."""
+    """Return the moments of a layer's backward pass at which parts of it stand whole; nothing of unsplit sequences.
+
+    A layer's second run goes on to its output, whose gradient has been gathered by then.
+    """
     split = are_whole(asked)
     if not split.any():
         return []
@@ -93,6 +105,8 @@ def moments_of_whole(
         return Moment(name, np.where(split, activations, 0.0), np.where(split, gradients, 0.0))
 
     moments = [where_split("output's gradient gathered", backward.working_set + WITH_COPY * stream + message, NO_BYTES)]
+    again = np.where(recomputes, backward.working_set + stream + message + _at_scatter(asked), 0.0)
+    moments.append(where_split("output of the second run before its scatter", again, NO_BYTES))
     if not job.model.experts_per_token:
         last = backward.working_set + backward.last_matmul_gradients + stream
         moments.append(where_split("last matrix of a whole sequence", last, size * held.last_matrix))

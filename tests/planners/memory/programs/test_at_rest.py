@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import UPDATE
@@ -63,3 +64,11 @@ def test_under_gpipe_a_waiting_micro_batch_is_through_the_loss(schedule, is_more
     found = question(layout=layout, global_batch_size=4)
     found = asked_of(found.layouts, replace(found.job, pipeline_schedule=schedule))
     assert (waiting_micro_batch(found)[-1].max() > found.active.stage[-1].max() + 1) == is_more
+
+
+@pytest.mark.parametrize(("recompute", "kept"), [("selective", 1), ("full", 1), ("none", 0)])
+def test_a_micro_batch_waits_with_eager_attention_s_mask_where_layers_run_again(recompute, kept):
+    wanted = question(attention="eager", layout={"recompute": RECOMPUTE_MODES.index(recompute)})
+    waits = waiting_micro_batch(wanted)
+    # 32 x 32 positions in 16 bits, for all layers.
+    assert (waits - wanted.active.stage).item() == pytest.approx(kept * 32 * 32 * 2, abs=1)

@@ -138,6 +138,19 @@ def experts_run_again(found):
     return [held(event, "communication") for event in again]
 
 
+def test_experts_that_a_pipeline_keeps_gathered_are_not_gathered_for_a_second_run():
+    found = events(
+        "fsdp2",
+        model=beside_shared(),
+        sequence_length=32,
+        global_batch_size=8,
+        gpus=8,
+        layout={"data_parallel": 4, "zero_stage": 3, "expert_parallel": 2, "pipeline_parallel": 2, "recompute": 2},
+    )
+    assert [event for event in found if event.name == "experts run again" and event.change > 0]
+    assert not [event for event in found if event.name == "experts gathered again"]
+
+
 def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them():
     found = mixture_step(beside_shared(), expert_parallel=2, recompute=2)
     # This layer's weights, the buffers of what lies beside the next one's experts and of half of its own experts over

@@ -53,6 +53,14 @@ def test_the_gradient_of_a_layer_s_output_is_gathered_beside_all_that_it_keeps()
     assert held(gathered, "gradients") == held(taken(found, "last matrix", layer=TOP), "gradients") - 2 * 64 * 64
 
 
+def test_a_second_run_scatters_its_output_beside_the_gathered_gradient_of_the_first():
+    found = step(layout={"recompute": 2})
+    again = taken(found, "output of the second run before its scatter", layer=TOP, phase=BACKWARD)
+    gathered = taken(found, "output's gradient gathered", layer=TOP, phase=BACKWARD)
+    # The gradient whole and not twice, the output twice, and three parts more.
+    assert again.change - gathered.change == WHOLE + 3 * MESSAGE
+
+
 def test_gate_and_up_make_whole_gradients_of_their_input_beside_it():
     moment = taken(step(), "whole gradients of the feed-forward's input", layer=TOP, phase=BACKWARD)
     before = taken(step(), "attention's output's gradient gathered", layer=TOP, phase=BACKWARD)
