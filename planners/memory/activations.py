@@ -99,6 +99,8 @@ def saved_bytes(
         save_operands(block, saved, element_bytes)
     elif kernels.transformers_modules and element_bytes == FP32_BYTES:
         save_of_fp32_kernel(block, saved, element_bytes)
+    if kernels.repeats_shared_heads:
+        save_repeated_heads(block, saved, element_bytes, single_is_view=True)
     if autocast:
         _save_casts(block, saved, kernels, element_bytes)
     if adapter_casts:
@@ -223,7 +225,7 @@ def _saved_elements(
         for name in _saved_names(operation):
             saved[name] = max(saved.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
-            saved[operation.inputs[0]] = _saved_by_norm(operation, element_bytes, learns=learning is None)
+            saved[operation.inputs[0]] = _saved_by_norm(operation, kernels, element_bytes, learns=learning is None)
         if operation.kind is OperationKind.ACTIVATION and kernels.transformers_modules:
             _save_activation(operation, saved, element_bytes)
     for operation in block.operations:
@@ -246,14 +248,15 @@ def _saved_elements(
     return saved
 
 
-def _saved_by_norm(operation: Operation, element_bytes: int, *, learns: bool) -> float:
+def _saved_by_norm(operation: Operation, kernels: Kernels, element_bytes: int, *, learns: bool) -> float:
     """Return what a norm in separate operations saves of each element of its input.
 
     The input upcast to fp32 and, for the scale's gradient, its normalised copy beside the output. One that subtracts
     the mean saves the difference twice, for the square and for the product, and not the input.
     """
     inputs = 2 if operation.is_centred else 1
-    normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
+    scales_in_fp32 = operation.scales_in_fp32 or kernels.norms_scale_in_fp32
+    normalised = FP32_BYTES if scales_in_fp32 else element_bytes
     return float(inputs * FP32_BYTES + (normalised if learns and operation.has_scale else 0))
 
 

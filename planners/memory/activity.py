@@ -14,7 +14,7 @@ from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Bo
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import MASK_BYTES, SavedBytes
-from plimsoll.planners.memory.holdings import has_gathering
+from plimsoll.planners.memory.holdings import has_gathering, rotary_cast_bytes
 from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
@@ -220,7 +220,10 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
     )
     if layer.unfused is not None:
         return _with_scores(of_kind, layer.unfused, share, size)
-    return _held_twice(of_kind, layer, share) if layer.copied_output_bytes else of_kind
+    if layer.copied_output_bytes:
+        return _held_twice(of_kind, layer, share)
+    table_casts = rotary_cast_bytes(job)
+    return _with_attention(of_kind, share.tokens / layouts.micro_batch_size * table_casts) if table_casts else of_kind
 
 
 def _with_scores(of_kind: LayerActivity, unfused: UnfusedScores, share: RankShare, size: int) -> LayerActivity:
@@ -257,11 +260,15 @@ def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
 def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> LayerActivity:
     """Return a layer with what its attention holds sequence first and batch first (`sequence_first.py`)."""
     layouts = share.layouts
-    copied = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
-    beside = copied
+    beside = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
     if layer.unrotated_bytes and (layouts.recompute == SELECTIVE).any():
         unrotated = share.tokens * layer.unrotated_bytes / share.tensor
-        beside = np.where(layouts.recompute == SELECTIVE, unrotated, copied)
+        beside = np.where(layouts.recompute == SELECTIVE, unrotated, beside)
+    return _with_attention(of_kind, beside)
+
+
+def _with_attention(of_kind: LayerActivity, beside: FloatArray) -> LayerActivity:
+    """Return a layer with more that its attention keeps."""
     return replace(
         of_kind,
         kept=of_kind.kept + beside,

@@ -67,11 +67,18 @@ def mask_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes:
     return element_bytes if has_scores(attention, kernels) and attentions_of(block) else 0
 
 
-def save_repeated_heads(block: Block, saved: dict[str, float], element_bytes: int) -> None:
-    """Count keys and values as often as query heads share them; `saved` has bytes for each element of every tensor."""
+def save_repeated_heads(
+    block: Block, saved: dict[str, float], element_bytes: int, *, single_is_view: bool = False
+) -> None:
+    """Count keys and values as often as query heads share them; `saved` has bytes for each element of every tensor.
+
+    A single head that all share can be repeated as a view (torchtune, modules/attention.py: `expand` and `flatten`).
+    """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     for operation in attentions_of(block):
         for name, dim in zip(operation.inputs[1:], (operation.key_dim, operation.value_dim), strict=False):
+            if single_is_view and widths[name] == dim:
+                continue
             repeated = element_bytes * operation.heads * dim / widths[name]
             saved[name] = max(saved.get(name, 0.0), repeated)
 

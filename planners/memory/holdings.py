@@ -455,12 +455,39 @@ def _distinct_matrices(layers: tuple[BlockWeights, ...], way: Way) -> int:
 
 
 def rotary_table_bytes(job: Job) -> int:
-    """Return the cosines and sines of every position, for all layers once."""
+    """Return the cosines and sines of a sequence's positions, for all layers once, or 0 where the stack has tables."""
+    if job.profile.kernels.rotary_table_bytes:
+        return 0
+    return 2 * job.precision.compute_bytes * _rotated_features(job) * job.sequence_length
+
+
+def lasting_rotary_table_bytes(job: Job) -> int:
+    """Return a stack's own tables of every position that the model has: one, or beside adapters one a layer."""
+    kernels, model = job.profile.kernels, job.model
+    positions = max(model.max_position_embeddings or 0, job.sequence_length)
+    # A cosine and a sine for each pair of features.
+    table = kernels.rotary_table_bytes * _rotated_features(job) * positions
+    table *= 2 if model.model_type in kernels.doubled_tables else 1
+    is_shared = job.method == "full" or positions >= kernels.one_table_from.get(model.model_type, positions + 1)
+    return table if is_shared else table * model.num_layers
+
+
+def rotary_cast_bytes(job: Job) -> int:
+    """Return what a layer keeps of each position of a sequence: casts of a doubled table's part, for queries and keys.
+
+    Source: torchtune, models/qwen2/_positional_embeddings.py, `forward`.
+    """
+    if job.model.model_type not in job.profile.kernels.doubled_tables or job.precision.compute_bytes == FP32_BYTES:
+        return 0
+    return 2 * 2 * job.precision.compute_bytes * _rotated_features(job)
+
+
+def _rotated_features(job: Job) -> int:
+    """Return the features of a head that turn with its position, 0 where none do."""
     for part in job.layers:
         kinds = {op.kind for op in part.block.operations}
         if OperationKind.ROTARY in kinds:
-            head_dim = max(op.key_dim for op in part.block.operations)
-            return 2 * job.precision.compute_bytes * head_dim * job.sequence_length
+            return max(op.key_dim for op in part.block.operations)
     return 0
 
 

@@ -99,6 +99,8 @@ def live_at_attention(
     if is_unfused(attention, kernels):
         # The product with the values alone: gradients of the probabilities and of the values of every query head.
         scores, features = product.heads * element_bytes, product.heads * product.value_dim + widths[product.output]
+    elif kernels.repeats_shared_heads:
+        features = product.heads * (2 * product.key_dim + 2 * product.value_dim)
     else:
         features = sum(widths[name] for name in (*product.inputs, product.output))
     return replace(

@@ -83,6 +83,12 @@ class Kernels:
     `fp8_cast_bytes` are of each element of a tensor at the worst moment of its cast to fp8, where products cast what
     they kept in 16 bits (0: they keep fp8).
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
+    `norms_scale_in_fp32` marks norms in separate operations that multiply by their scale before they cast down,
+    whatever the family. `repeats_shared_heads` copies keys and values for every query head that shares them.
+    `rotary_table_bytes` are of each cosine and sine of a table that is made of all the model's positions for good
+    (0: of the sequence's, in the compute format, for the passes); the families of `doubled_tables` repeat both for a
+    pair's second feature. Beside adapters every layer has a table of its own, but for the families of `one_table_from`
+    with so many positions or more.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -106,6 +112,11 @@ class Kernels:
     pipelines_keep_messages: bool
     works_in_place: bool
     fp8_cast_bytes: int
+    norms_scale_in_fp32: bool
+    repeats_shared_heads: bool
+    rotary_table_bytes: int
+    doubled_tables: tuple[str, ...]
+    one_table_from: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +166,8 @@ class LossPath:
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass. `pipelines_keep_output` marks a stack whose pipelines hold the logits
     themselves until their backward pass is done. Of a loss that is fused with the head `fused_chunk_bytes` are of each
-    token and vocabulary entry of a chunk.
+    token and vocabulary entry of a chunk. A loss of `sequence_chunks` parts of every sequence (0: of whole ones) casts
+    one part's logits at a time, and the head has a gradient of each; then no bytes above are read.
     """
 
     logits_bytes: int
@@ -166,6 +178,7 @@ class LossPath:
     inside_model: bool
     vocabulary_parallel: bool
     fused_chunk_bytes: int
+    sequence_chunks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

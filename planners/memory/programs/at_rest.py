@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.memory.compression import saved_routing_bytes
-from plimsoll.planners.memory.holdings import rotary_table_bytes
+from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes, rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.logits import stage_logits
 from plimsoll.planners.memory.programs.question import Question
@@ -44,8 +44,9 @@ def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
     layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
     gradients = np.ceil(held.gradients)
     rotary = 0 if job.profile.is_textbook else rotary_table_bytes(job) / layouts.context_parallel
+    tables = lasting_rotary_table_bytes(job)
     return AtRest(
-        parameters=np.ceil(held.parameters),
+        parameters=np.ceil(held.parameters) + tables if tables else np.ceil(held.parameters),
         optimizer=np.ceil(held.optimizer),
         kept_gradients=some(np.where(keeps_gradients, gradients, 0.0)),
         all_gradients=gradients,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.question import Question
 
@@ -16,15 +17,35 @@ def stage_logits(asked: Question) -> FloatArray:
     return np.where(asked.rows.has_head, logits, 0.0)
 
 
+def chunk_part(asked: Question) -> float:
+    """Return which part of a sequence one chunk of the loss is, 1 where it has none.
+
+    Source: torch.chunk, whose last chunk may be shorter than the others.
+    """
+    length, chunks = asked.job.sequence_length, asked.job.profile.loss.sequence_chunks
+    return -(-length // chunks) / length if chunks else 1.0
+
+
 def forward_logits(asked: Question) -> FloatArray:
-    """Return what the loss holds of the logits at the forward pass's end."""
-    loss = asked.job.profile.loss
+    """Return what the loss holds of the logits at the forward pass's end.
+
+    In chunks those are the logits of all, the log-softmax of all, and one chunk's cast.
+    """
+    loss, size = asked.job.profile.loss, asked.job.precision.compute_bytes
+    if loss.sequence_chunks:
+        cast = FP32_BYTES * chunk_part(asked) if size < FP32_BYTES else 0.0
+        return np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
     return np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
 
 
 def differentiated_logits(asked: Question) -> FloatArray:
-    """Return what is live of the logits as the loss is differentiated; a fused loss has done so forwards."""
+    """Return what is live of the logits as the loss is differentiated; a fused loss has done so forwards.
+
+    In chunks that is what was kept of all, and for one of them the loss's gradient and the log-softmax's.
+    """
     active = asked.active
+    if asked.job.profile.loss.sequence_chunks:
+        return np.ceil(stage_logits(asked) * FP32_BYTES * (1.0 + 2.0 * chunk_part(asked)))
     return np.where(asked.layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits))
 
 
@@ -34,3 +55,9 @@ def logits_gradient(asked: Question, head_gradient: FloatArray) -> FloatArray:
     kept = np.ceil(asked.active.kept_logits)
     fused = np.maximum(kept - head_gradient, 0.0)
     return np.where(asked.layouts.fused_cross_entropy, fused, np.minimum(np.ceil(plain), kept))
+
+
+def later_logits_gradient(asked: Question, gradient: FloatArray) -> FloatArray:
+    """Return what of the logits' gradient is left behind a first chunk, with the hidden states' gradients of two."""
+    part = chunk_part(asked)
+    return np.ceil(gradient * (1.0 - part) + 2.0 * part * np.where(asked.rows.has_head, asked.active.p2p_message, 0.0))

@@ -15,11 +15,16 @@ from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
-from plimsoll.planners.memory.programs.logits import forward_logits, logits_gradient
+from plimsoll.planners.memory.programs.logits import (
+    differentiated_logits,
+    forward_logits,
+    later_logits_gradient,
+    logits_gradient,
+)
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layer, Layers
-from plimsoll.planners.memory.steps.on_rank import Mask, mask_of, only, opposite, some, without
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some, without
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -30,7 +35,8 @@ class ReplicatedStage:
     `buckets` hold a second copy of all gradients. `casts` says where weights are copied, `casts_again` where a layer's
     copies are let go of with the forward pass and made again; `head_copy` is the head's. `forward_logits` are those at
     the forward pass's end, `logits` at the loss, `logits_gradient` beside the head's gradient, which autograd makes as
-    `fresh_head` first. The gradients of a table that `is_tied` meet at the backward pass's end.
+    `fresh_head` first; where the loss goes by chunks, two of them meet as `later_head_gradient` each, beside
+    `later_logits_gradient`. The gradients of a table that `is_tied` meet at the backward pass's end.
     `keeps_gradients` says that other micro-batches have left theirs.
     """
 
@@ -50,6 +56,8 @@ class ReplicatedStage:
     logits_gradient: FloatArray
     fresh_head: FloatArray
     head_gradient: FloatArray
+    later_logits_gradient: FloatArray
+    later_head_gradient: FloatArray
     embedding_gradient: FloatArray
     is_tied: Mask
 
@@ -65,6 +73,9 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     step.resize(logits, stage.logits_gradient)
     gradients = step.carry("gradients", "gradients")
     fresh = step.take("gradients", "head's fresh gradient", stage.fresh_head)
+    if stage.later_head_gradient is not NO_BYTES:
+        step.resize(logits, stage.later_logits_gradient)
+        step.drop(step.take("gradients", "head's gradients of two chunks", 2.0 * stage.later_head_gradient))
     step.drop(logits, stream, head_copy)
     head = step.take("gradients", "head's gradient", stage.head_gradient)
     step.drop(fresh)
@@ -132,6 +143,7 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
     head = np.ceil(held.head_matrix_elements)
     gradients = np.ceil(held.root_gradients)
     head_gradient = states.gradient * head
+    is_chunked, of_logits = bool(job.profile.loss.sequence_chunks), logits_gradient(asked, size * head)
     is_tied = job.model.tied_head and job.profile.weights.tied_gradients_meet
     return ReplicatedStage(
         rest=at_rest(asked, keeps_gradients=keeps),
@@ -145,11 +157,13 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         stashed=some(np.ceil(active.waiting)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
-        forward_logits=np.where(casts, forward_logits(asked), np.ceil(active.logits)),
-        logits=np.ceil(active.logits),
-        logits_gradient=logits_gradient(asked, size * head),
+        forward_logits=np.where(casts | is_chunked, forward_logits(asked), np.ceil(active.logits)),
+        logits=differentiated_logits(asked) if is_chunked else np.ceil(active.logits),
+        logits_gradient=of_logits,
         fresh_head=np.where(casts, size * head, 0.0),
         head_gradient=head_gradient,
+        later_logits_gradient=later_logits_gradient(asked, of_logits),
+        later_head_gradient=head_gradient if is_chunked else NO_BYTES,
         embedding_gradient=gradients - (0.0 if is_tied else head_gradient),
         is_tied=is_tied,
     )

@@ -51,7 +51,8 @@ class ShardedStage:
     """Whole bytes of one rank of a stage.
 
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
-      head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit.
+      head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit;
+      with the `loss_behind_root` it is let go of before the loss, and gathered again once that is differentiated.
     - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
       sums that it makes meanwhile; `later` the passes of later ones; `chunks` are None where no stage has several.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
@@ -61,10 +62,11 @@ class ShardedStage:
     - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
       `logits_gradient` as it is differentiated and after that; `loss_lets_go` what a fused loss needs no more;
       `last_norm` as the norm before the head is differentiated.
-    - `head_gradient` is the head's own. The embedding's is made as `whole_embedding`; tensor parallelism makes
-      `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where that `is_tied`, and
-      `sum_of_both` is made of them where they are not added up in place. Micro-batches of a pipeline add the whole one
-      up as the `whole_sum`, of which `cut_sum` is made before it is reduced.
+    - `head_gradient` is the head's own; where the loss goes by chunks, `later_head_gradient` is that of another chunk,
+      and `later_logits_gradient` what is left of the logits' by then. The embedding's is made as `whole_embedding`;
+      tensor parallelism makes `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where
+      that `is_tied`, and `sum_of_both` is made of them where they are not added up in place. Micro-batches of a
+      pipeline add the whole one up as the `whole_sum`, of which `cut_sum` is made before it is reduced.
     """
 
     rest: AtRest
@@ -73,6 +75,7 @@ class ShardedStage:
     first: Unit
     head: Unit | None
     loss_inside_root: bool
+    loss_behind_root: bool
     closes_before_loss: bool
     others: FloatArray
     later: tuple[LaterPass, ...]
@@ -91,6 +94,8 @@ class ShardedStage:
     last_norm: FloatArray
     logits_gradient: FloatArray
     head_gradient: FloatArray
+    later_logits_gradient: FloatArray
+    later_head_gradient: FloatArray
     whole_embedding: FloatArray
     uncut_embedding: FloatArray
     is_tied: Mask
@@ -219,8 +224,10 @@ class _Passes:
         step.resize(self.stream, stage.head_kept)
         for moment in stage.head_casts[:1]:
             step.drop(step.take("activations", moment.name, moment.activations))
-        if stage.closes_before_loss:
+        if stage.closes_before_loss or stage.loss_behind_root:
             self.units.drop_buffer()
+        if stage.loss_behind_root:
+            self.units.close_forward(self.whole["first"])
         self.logits = step.take("logits", "logits", stage.forward_logits)
         step.resize(self.logits, stage.kept_logits)
         self.units.drop_buffer()
@@ -236,6 +243,8 @@ class _Passes:
         if has_loss:
             step.resize(self.logits, stage.logits)
             step.resize(self.logits, stage.logits_gradient)
+        if stage.loss_behind_root:
+            units.open_root_again(stage.first, self.whole["first"])
         if not stage.loss_inside_root:
             units.gather_ahead(*stage.layers.highest_buffers())
         head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
@@ -262,6 +271,9 @@ class _Passes:
             held = step.take("logits", moment.name, moment.gradients)
             step.drop(step.take("activations", moment.name, moment.activations), held)
         gradient = step.take("gradients", "head's gradient", stage.head_gradient)
+        if stage.later_head_gradient is not NO_BYTES:
+            step.resize(self.logits, stage.later_logits_gradient)
+            step.drop(step.take("gradients", "head's gradient of another chunk", stage.later_head_gradient))
         step.drop(self.logits)
         step.resize(self.stream, stage.last_norm)
         step.drop(self.stream)

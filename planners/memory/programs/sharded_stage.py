@@ -13,6 +13,7 @@ from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
 from plimsoll.planners.memory.programs.logits import (
     differentiated_logits,
     forward_logits,
+    later_logits_gradient,
     logits_gradient,
     stage_logits,
 )
@@ -50,6 +51,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     message = np.ceil(active.p2p_message)
     head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
     is_tied = np.bool_(job.model.tied_head) & rows.has_embedding & rows.has_head
+    of_logits = logits_gradient(asked, head_gradient)
     embedding_gradient = first.gradients - (np.where(is_tied, 0.0, head_gradient) if head is None else 0.0)
     is_split = np.bool_(traffic.whole_embedding_gradient) & (layouts.tensor_parallel > 1) & rows.has_embedding
     is_cut, is_summed_whole = is_split & ~stays, is_split & stays
@@ -64,6 +66,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         first=first,
         head=head,
         loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
+        loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or job.profile.loss.inside_model),
         closes_before_loss=traffic.vocabulary_units,
         others=some(others),
         later=_later(asked, stays, others, waiting, summed),
@@ -80,8 +83,10 @@ def sharded_stage(asked: Question) -> ShardedStage:
         logits=differentiated_logits(asked),
         last_norm=np.ceil(_last_norm(asked)),
         kept_logits=np.ceil(active.kept_logits),
-        logits_gradient=logits_gradient(asked, head_gradient),
+        logits_gradient=of_logits,
         head_gradient=head_gradient,
+        later_logits_gradient=later_logits_gradient(asked, of_logits),
+        later_head_gradient=head_gradient if job.profile.loss.sequence_chunks else NO_BYTES,
         whole_embedding=np.where(is_split, table * layouts.tensor_parallel, embedding_gradient),
         uncut_embedding=_uncut_embedding(layouts, embedding_gradient, table, is_cut, is_summed_whole),
         is_tied=mask_of(is_tied),

@@ -71,9 +71,10 @@ class Units:
         return self._step.take("communication", "weights", unit.weights)
 
     def open_root_again(self, unit: Unit, whole: Held) -> None:
-        """Gather it again for its backward pass, where its forward pass's end lets go of it."""
+        """Gather it again for its backward pass, where its forward pass's end lets go of it, or already has."""
         if self._when.copies_out:
-            self.close_forward(whole)
+            if whole.amount is not NO_BYTES:
+                self.close_forward(whole)
             self.gather_ahead(unit.buffer)
             self.open_backward(unit, whole)
 

@@ -62,6 +62,10 @@ class OwnRank(Protocol):
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers of each chunk of the rank's stage."""
 
+    @property
+    def learning(self) -> Sequence[torch.Tensor]:
+        """Return the parameters whose gradients autograd makes, none where buffers have them."""
+
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step."""
 

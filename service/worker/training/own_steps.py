@@ -14,6 +14,7 @@ from plimsoll.service.worker.recording.patches import traceable_torch
 from plimsoll.service.worker.recording.tracker import OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.engine import OwnRank
+from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.layer_marks import marking_layers
 from plimsoll.service.worker.training.own_code import own_code_of
 from plimsoll.service.worker.training.rank import process_group_of
@@ -37,7 +38,8 @@ def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: Pipeline
             for part in rank.standing():
                 tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
             layers = marking_layers(rank.layers_of_chunks, job.chunks_of(stage), ledger.mark_layer)
-            with tracker.watching(), rank.attached(tracker.making), layers:
+            gradients = labelling_gradients(rank.learning, tracker)
+            with tracker.watching(), gradients, rank.attached(tracker.making), layers:
                 run_until_steady(functools.partial(_run_step, rank, tracker), tracker, report)
             recorded = ledger.so_far()
     return recorded

@@ -22,6 +22,7 @@ from plimsoll.service.worker.recording.patches import StreamClock, traceable_tor
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
+from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.layer_marks import marking_layers
@@ -98,7 +99,7 @@ def record_steps(
 
     of_chunks = [list(decoder_layers(chunk)) for chunk in rank.chunks]
     layers = marking_layers(of_chunks, job.chunks_of(stage), tracker.ledger.mark_layer)
-    with tracker.watching(), _labelling_gradients(rank, tracker), layers, attached:
+    with tracker.watching(), labelling_gradients(learning_parameters(rank.model), tracker), layers, attached:
         run_until_steady(run, tracker, report, stops_when_steady=stops_when_steady)
 
 
@@ -137,25 +138,6 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     if isinstance(rank.optimizer, MasterWeightOptimizer):
         gradients = (("fp32 gradient", gradient) for gradient in rank.optimizer.main_gradients)
         tracker.label_all(gradients, Kind.GRADIENT)
-
-
-@contextlib.contextmanager
-def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
-    """Call a gradient a gradient as soon as it is whole, unless it lies in a buffer that is sent."""
-
-    def label(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None and tracker.kind_of(parameter.grad) is not Kind.COMMUNICATION:
-            tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
-
-    handles = [
-        parameter.register_post_accumulate_grad_hook(label)  # type: ignore[no-untyped-call]
-        for parameter in learning_parameters(rank.model)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def run_step(

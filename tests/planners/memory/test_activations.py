@@ -311,3 +311,19 @@ def test_under_autocast_every_matrix_casts_a_stream_that_no_norm_lies_before():
     plain, cast = (saved_bytes(block, kernels, **sized, autocast=autocast) for autocast in (False, True))
     # Three copies for query, key and value, two for the feed-forward's halves; one of each was saved.
     assert cast.sequence_bytes - plain.sequence_bytes == (3 + 2 - 2) * 2 * 64
+
+
+def test_torchtune_s_layer_scales_in_fp32_and_repeats_keys_and_values():
+    layer = llama(num_key_value_heads=8).layers[0]
+    kept = saved_bytes(layer, load_profile("torchtune").kernels, attention="flash", element_bytes=2)
+    # Traced over torchtune 0.6.1's own layer of Llama 3.1 8B, bytes a token: two norms' input and normalized in fp32,
+    # their outputs and statistics; queries, keys, values of 32 heads and the output, statistics of the heads; gate,
+    # its SiLU, up and the product.
+    assert kept.sequence_bytes + kept.gathered_bytes == 2 * (4 + 4 + 2) * H + 2 * 4
+    assert kept.tensor_bytes == 4 * 2 * H + 32 * 4 + 4 * 2 * F
+
+
+def test_a_single_head_that_all_share_is_repeated_as_a_view():
+    layer = llama(num_key_value_heads=1).layers[0]
+    kept = saved_bytes(layer, load_profile("torchtune").kernels, attention="flash", element_bytes=2)
+    assert kept.tensor_bytes == 2 * 2 * H + 2 * 2 * 128 + 32 * 4 + 4 * 2 * F

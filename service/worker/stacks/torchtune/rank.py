@@ -69,6 +69,11 @@ class TorchtuneRank:
         return frozenset({(self._job.vocabulary_size, int(self._job.config["hidden_size"]))})
 
     @property
+    def learning(self) -> Sequence[torch.Tensor]:
+        """Return the parameters that are not frozen."""
+        return [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+
+    @property
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers."""
         return [list(self._model.layers)]

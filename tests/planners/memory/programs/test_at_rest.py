@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
+from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import UPDATE
@@ -72,3 +74,31 @@ def test_a_micro_batch_waits_with_eager_attention_s_mask_where_layers_run_again(
     waits = waiting_micro_batch(wanted)
     # 32 x 32 positions in 16 bits, for all layers.
     assert (waits - wanted.active.stage).item() == pytest.approx(kept * 32 * 32 * 2, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tables"),
+    [
+        ({}, 1),
+        ({"method": "lora"}, 4),
+        # Llama 3.1's builder shares one table beside adapters too.
+        ({"method": "lora", "max_position_embeddings": 131_072}, 1),
+        # Qwen's repeats both for a pair's second feature.
+        ({"model_type": "qwen2"}, 2),
+    ],
+)
+def test_tables_of_all_positions_stand_beside_the_weights(changes, tables):
+    of_model = {"max_position_embeddings": 512, **changes}
+    method = of_model.pop("method", "full")
+    of_run = {"precision": "bf16", "method": method, "sequence_length": 32}
+    found = [
+        at_rest(asked(framework, model=small_llama(**of_model), **of_run), keeps_gradients=np.zeros(1, dtype=bool))
+        for framework in ("torchtune", "fsdp2")
+        if method == "full" or framework == "torchtune"
+    ]
+    positions = of_model["max_position_embeddings"]
+    lasting = lasting_rotary_table_bytes(asked("torchtune", model=small_llama(**of_model), **of_run).job)
+    # A cosine and a sine for each pair of 16 features in fp32.
+    assert lasting == tables * positions * 16 * 4
+    if method == "full":
+        assert float((found[0].parameters - found[1].parameters).max()) == lasting

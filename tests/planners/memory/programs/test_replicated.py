@@ -91,3 +91,10 @@ def test_what_the_lowest_layer_need_not_keep_behind_a_frozen_embedding_is_missin
     assert kept[0] < kept[1] == kept[2] == kept[3]
     upper, lowest = (next(e for e in found if (e.name, e.layer) == ("last matrix", layer)) for layer in (1, 0))
     assert upper.change - lowest.change == kept[1] - kept[0]
+
+
+def test_on_one_card_two_chunks_gradients_of_the_head_meet():
+    found = step("torchtune", batch=1, layout={"data_parallel": 1, "zero_stage": 0}, training={"precision": "bf16"})
+    both = taken(found, "head's gradients of two chunks")
+    assert held(both, "gradients") == 2 * 2 * TABLE
+    assert held(taken(found, "logits", phase=FORWARD), "logits") == TOKENS * WORDS * 6.5

@@ -247,3 +247,29 @@ def test_the_head_stands_beside_its_buffer_and_then_beside_the_top_layer_s():
         2 * HEAD + 2 * LAYER,
         2 * HEAD + 2 * LAYER,
     ]
+
+
+TUNE = {"training": {"precision": "bf16"}}
+
+
+def test_a_loss_behind_the_root_finds_nothing_gathered_and_the_head_all_of_it_again():
+    found = step("torchtune", **TUNE)
+    loss = taken(found, "logits", phase=FORWARD)
+    assert held(loss, "communication") == 0
+    # 16-bit logits, the log-softmax of all, and an eighth cast up: 2 + 4 + 4 / 8 bytes.
+    assert held(loss, "logits") == TOKENS * WORDS * 6.5
+    again = taken(found, "weights", phase=BACKWARD)
+    # What the loss leaves behind is the logits' gradient in 16 bits; the root is there in its buffer and copied out.
+    assert (held(again, "communication"), held(again, "logits")) == (2 * 2 * ROOT, 2 * TOKENS * WORDS)
+
+
+def test_two_chunks_gradients_of_the_head_meet_beside_seven_eighths_of_the_logits():
+    second = taken(step("torchtune", **TUNE), "head's gradient of another chunk")
+    assert held(second, "gradients") == 2 * 2 * EMBEDDING
+    # The hidden states' gradients of both chunks, 2 bytes of 64 features.
+    assert held(second, "logits") == 2 * TOKENS * WORDS * 7 / 8 + 2 * 2 * TOKENS * 64 / 8
+
+
+def test_a_frozen_head_has_no_gradient_of_any_chunk():
+    found = step("torchtune", training={"precision": "bf16", "method": "lora"})
+    assert not [event for event in found if event.name == "head's gradient of another chunk" and event.change]

@@ -67,6 +67,11 @@ class MegatronRank:
         return frozenset()
 
     @property
+    def learning(self) -> Sequence[torch.Tensor]:
+        """Return none: buffers have the gradients."""
+        return ()
+
+    @property
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers of each chunk of the rank's stage."""
         return [list(chunk.module.decoder.layers) for chunk in self._chunks]
