@@ -26,7 +26,8 @@ class BaseWidth:
     """In what width a job's frozen weights lie: all that their bytes depend on beside the weights themselves.
 
     `is_exact` says that bitsandbytes' own layout is counted and not the textbook's half byte; `stored_bytes` is the
-    width of what is not packed in four bits. `quantized_as` names the stack that says which weights are packed.
+    width of what is not packed in four bits, `unpacking_bytes` what is live of each element as it is unpacked.
+    `quantized_as` names the stack that says which weights are packed.
     """
 
     is_four_bit: bool
@@ -35,6 +36,7 @@ class BaseWidth:
     double_quantization: bool
     stored_bytes: int
     compute_bytes: int
+    unpacking_bytes: int
 
     @property
     def packs(self) -> bool:
@@ -65,6 +67,7 @@ def base_width(job: Job) -> BaseWidth:
         double_quantization=job.lora.double_quantization,
         stored_bytes=job.frozen_bytes,
         compute_bytes=job.precision.compute_bytes,
+        unpacking_bytes=job.profile.kernels.four_bit_unpacking_bytes or job.precision.compute_bytes,
     )
 
 
@@ -123,8 +126,9 @@ def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> 
     """
     plain, packed = _apart(part, width)
     is_cast = width.stored_bytes != width.compute_bytes
-    made = [*packed, *(weight for weight in plain if is_cast and weight.is_linear)]
-    return width.compute_bytes * max((matrix_elements(weight, way) for weight in made), default=0)
+    made = [weight for weight in plain if is_cast and weight.is_linear]
+    unpacked = width.unpacking_bytes * max((matrix_elements(weight, way) for weight in packed), default=0)
+    return max(unpacked, width.compute_bytes * max((matrix_elements(weight, way) for weight in made), default=0))
 
 
 def frozen_note(job: Job) -> str:

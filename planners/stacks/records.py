@@ -64,6 +64,8 @@ class Kernels:
     undivided: the gathered input and the output before it is scattered.
     `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
     bits, for each token (0: only the matrix itself is kept).
+    `four_bit_unpacking_bytes` are live of each element of such a matrix as it is unpacked (0: its element in the compute
+    format alone).
     `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
     output and its mask (0: adapters share the input of their matrix).
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
@@ -103,6 +105,7 @@ class Kernels:
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
     four_bit_input_bytes: int
+    four_bit_unpacking_bytes: int
     adapter_dropout_bytes: int
     combine_keeps_expert_outputs: bool
     transformer_engine: bool

@@ -7,7 +7,7 @@ from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.frozen import base_width, frozen_note, stacked_experts_note
 from plimsoll.planners.questions import Lora
 from tests.planners.factories import small_llama
-from tests.planners.training_cases import job, memory
+from tests.planners.training_cases import asked, job, memory
 
 # small_llama: 4 layers of 36,864 in matrices and 128 in norms, embedding and head of 64,000 each, a norm of 64.
 BASE = 4 * (36_864 + 128) + 2 * 64_000 + 64
@@ -93,3 +93,10 @@ def test_it_is_said_that_experts_stay_in_16_bits_and_what_of_their_adapters_is_n
     assert "target_parameters" in _said_of_experts("accelerate", "lora", ("w1",))
     assert _said_of_experts("accelerate", "lora", QUERIES) is None
     assert _said_of_experts("litgpt", "qlora", ("w1",)) is None
+
+
+@pytest.mark.parametrize(("framework", "element_bytes"), [("accelerate", 2), ("torchtune", 14)])
+def test_torchao_unpacks_four_bits_by_way_of_indices(framework: str, element_bytes: int):
+    held = asked(framework, model=small_llama(), method="qlora", precision="bf16").held
+    # The feed-forward's matrices of 64 x 128 are the largest.
+    assert held.layers[0].dequantized_bytes.max() == element_bytes * 64 * 128
