@@ -64,7 +64,7 @@ class Kernels:
     undivided: the gathered input and the output before it is scattered.
     `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
     bits, for each token (0: only the matrix itself is kept).
-    `four_bit_unpacking_bytes` are live of each element of such a matrix as it is unpacked (0: its element in the compute
+    `four_bit_unpacking_bytes` are live of each element of such a matrix as it is unpacked (0: it in the compute
     format alone).
     `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
     output and its mask (0: adapters share the input of their matrix).
