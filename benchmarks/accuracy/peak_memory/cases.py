@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.accuracy.peak_memory.held_out import is_held_out
-from benchmarks.accuracy.peak_memory.measured_models import measured_model
+from benchmarks.accuracy.peak_memory.measured_models import measured_config, measured_model
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
@@ -64,6 +65,7 @@ class MemoryCase:
     case_id: str
     source: str
     stack: str
+    config: Mapping[str, Any]
     question: TrainingQuestion
     measured_bytes: float | None
     kind: str
@@ -149,6 +151,7 @@ def _case(row: dict[str, str], stack: str) -> MemoryCase:
         case_id=row["case_id"],
         source=row["source"],
         stack=stack,
+        config=measured_config(row),
         question=question,
         measured_bytes=measured,
         kind=_kind(row["mem_kind"]),

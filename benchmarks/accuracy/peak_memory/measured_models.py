@@ -52,13 +52,13 @@ MIXTRAL = {"num_local_experts": 8, "num_experts_per_tok": 2}
 @functools.cache
 def measured_model(row: tuple[tuple[str, str], ...]) -> ModelSpec:
     """Return the model of a row's (name, value) pairs; raises what `describe_config` raises."""
-    config, name = _config(dict(row)), dict(row)["model"]
-    return describe_config(config, name=name)
+    return describe_config(measured_config(dict(row)), name=dict(row)["model"])
 
 
 # The source cuts DeepSeek to four layers, the first of them dense: three dense ones, as the rows of V3 repeat from the
 # whole model, would hold 44 GiB less than both the source's measurement and its own prediction.
-def _config(row: Mapping[str, str]) -> dict[str, Any]:
+def measured_config(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the config of a row's dimensions."""
     name = row["model"]
     family = next((family for start, family in FAMILIES.items() if name.startswith(start)), "llama")
     config: dict[str, Any] = {
