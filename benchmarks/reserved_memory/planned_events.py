@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates
@@ -16,6 +18,7 @@ from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.programs.choice import OUTSIDE_STEPS, prepared
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, REDUCED
+from plimsoll.planners.memory.steps.layers import Run, layers_of
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import Held
 from plimsoll.service.worker.recording.allocator import CachingAllocator
@@ -126,11 +129,17 @@ def reserved_by_events(asked: Question, row: int, *, block_bytes: int, expandabl
     step = StepOfPieces()
     for program, quantities, _ in prepared(asked):
         if program is not OUTSIDE_STEPS:
-            program.run(step, at_stage(quantities, row, 0))
+            program.run(step, each_by_itself(at_stage(quantities, row, 0)))
     replay = Replay(CachingAllocator(expandable_segments=expandable_segments), block_bytes)
     for number in range(STEPS):
         _replay_step(step.changes, replay, is_first=not number)
     return replay.allocator.peak_reserved_bytes
+
+
+def each_by_itself(stage: Any) -> Any:
+    """Return the quantities of one stage of one layout in runs of one layer, of which none stands for another."""
+    every = [own for run in stage.layers.stated for own in int(run.count.max()) * run.unit]
+    return replace(stage, layers=layers_of([Run(unit=(own,), count=np.ones(1, dtype=np.int64)) for own in every]))
 
 
 def _replay_step(changes: Sequence[Change], replay: Replay, *, is_first: bool) -> None:

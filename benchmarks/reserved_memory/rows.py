@@ -11,7 +11,7 @@ from benchmarks.random_plans.planning import _candidates
 from benchmarks.reserved_memory.planned_events import question_of, reserved_by_events
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.choice import prepared
-from plimsoll.planners.memory.programs.stream_pools import pool_peaks
+from plimsoll.planners.memory.programs.stream_pools import stream_peaks
 from plimsoll.planners.plans import Memory
 from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.training.planning import plan_without_advice
@@ -49,7 +49,7 @@ def measured_row(case: MemoryCase, *, with_trace: bool) -> Row | None:
     asked = question_of(_candidates(plan.layout), job)
     stage = _stage(case, plan.memory)
     part = plan.memory.stages[stage]
-    pools = pool_peaks(prepared(asked), job)
+    pools = stream_peaks(prepared(asked), job)
     told: dict[str, float] = {
         PLAN: part.peak_bytes - part.items.runtime,
         EVENTS_FIXED: reserved_by_events(asked, stage, block_bytes=0, expandable_segments=False),

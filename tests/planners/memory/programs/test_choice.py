@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.random_plans.files import SETS
 from benchmarks.random_plans.planning import _candidates, read_request
+from benchmarks.reserved_memory.planned_events import each_by_itself
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.programs.choice import (
     OUTSIDE_STEPS,
@@ -22,7 +23,6 @@ from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of
 from tests.planners.factories import small_llama, small_mixtral
-from tests.planners.memory.steps.small_layers import each_by_itself
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import asked, asked_of, job
 

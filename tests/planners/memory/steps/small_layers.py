@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,6 @@ def layer(**own: Any) -> LayerOnRank:
 def run(count: Any, *layers: LayerOnRank) -> Run:
     """Return so many groups of these layers."""
     return Run(unit=layers, count=np.asarray(count))
-
-
-def each_by_itself(stage: Any) -> Any:
-    """Return the quantities of one stage of one layout with runs of one layer, which none stands for another in."""
-    every = [own for stated in stage.layers.stated for own in int(stated.count.max()) * stated.unit]
-    return replace(stage, layers=layers_of([run([1], own) for own in every]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.reserved_memory.planned_events import each_by_itself
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import FULL, NONE, candidates_from_rows
 from plimsoll.planners.layouts.stages import all_stages
@@ -20,7 +21,6 @@ from plimsoll.planners.memory.steps.step import Step
 from plimsoll.planners.questions import Lora
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
-from tests.planners.memory.steps.small_layers import each_by_itself
 
 # Matrices of 4,096, 2,048, 2,048 and 4,096 and three of 8,192, two norms of 64; embedding and head of 64,000 each.
 LAYER = 36_864 + 128
