@@ -6,11 +6,12 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import MIB
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.programs.choice import events_of, pool_peaks, prepared, stage_peaks
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, POOLS, REDUCED, stream_peaks
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from tests.planners.factories import small_llama, small_mixtral
-from tests.planners.training_cases import asked, events, memory
+from tests.planners.training_cases import asked, asked_of, events, job, memory
 
 ALONE = {"data_parallel": 1, "shard_group": 1, "batch": 1}
 HALVED = {"data_parallel": 4, "shard_group": 4, "tensor_parallel": 2, "sequence_parallel": 1, "batch": 4}
@@ -69,6 +70,51 @@ def test_pools_of_main_stream_and_reductions_are_the_traces_own(found, main_mib,
 )
 def test_the_pool_of_gathers_is_the_trace_s_but_for_the_cast_of_the_rank_s_own_shard(found, traced_mib, cast_mib):
     assert pool(found, GATHERED) == pytest.approx(traced_mib - cast_mib, abs=2)
+
+
+def most_of(found, row, counts):
+    """Return the most that the events of one stage hold of pieces whose names count."""
+    held = most = 0
+    for event in events_of(prepared(found), row, 0):
+        held += event.change if counts(event.name) else 0
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"expert_parallel": 2, "recompute": FULL},
+        {"expert_parallel": 4, "shard_group": 4},
+        {"data_parallel": 4, "shard_group": 4, "pipeline_parallel": 2, "batch": 32},
+        {"data_parallel": 2, "shard_group": 2, "pipeline_parallel": 2, "virtual_pipeline": 2, "batch": 8},
+        {"zero_stage": 2, "batch": 32},
+    ],
+    ids=str,
+)
+def test_a_pool_s_most_is_that_over_its_events(layout):
+    found = question(QWEN, **layout)
+    stages, apart = found.rows.stage.shape, GATHERED | REDUCED
+    peaks = stream_peaks(prepared(found), found.job)
+    for row in range(stages[0]):
+        main = most_of(found, row, lambda name: name not in apart)
+        others = sum(most_of(found, row, pool.__contains__) for pool in (GATHERED, REDUCED))
+        assert np.broadcast_to(peaks.main, stages)[row, 0] == main
+        assert np.broadcast_to(peaks.others, stages)[row, 0] == others
+
+
+def test_a_layout_s_pools_are_the_same_in_a_list_as_alone():
+    rows = [
+        {"data_parallel": 4, "shard_group": 4, "zero_stage": 3, "expert_parallel": degree, "recompute": recompute}
+        for degree in (1, 2, 4)
+        for recompute in (0, FULL)
+    ]
+    own = job("fsdp2", model=small_mixtral(), gpus=4, sequence_length=32, global_batch_size=4)
+    together = stream_peaks(prepared(asked_of(candidates_from_rows(rows), own)), own)
+    alone = [stream_peaks(prepared(asked_of(candidates_from_rows([row]), own)), own) for row in rows]
+    for name in ("main", "others"):
+        in_list = np.broadcast_to(getattr(together, name), (1, len(rows)))[0]
+        assert in_list.tolist() == [getattr(each, name).item() for each in alone]
 
 
 def test_one_rank_gathers_nothing():
