@@ -6,11 +6,16 @@ q and v: A 4 x 64 each, B 64 x 4 and 32 x 4, so 256 + 256 + 256 + 128 = 896 elem
 
 import pytest
 import torch
+from transformers.pytorch_utils import Conv1D
 
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.formats import tensor_bytes
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidModelConfig, InvalidQuestion
+from plimsoll.planners.jobs.adapters import check_targets
 from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.jobs.job import PipelineStage
+from plimsoll.service.worker.proofs.count.module import whole_module
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.training.kernels.four_bit import FourBitLinear
 from tests.service.worker.cases import config, requested_bytes, traced
@@ -117,3 +122,41 @@ def test_a_stage_of_a_pipeline_trains_the_adapters_of_its_own_layer():
     layer = 4 * (6 * 64 + 176) + 4 * (64 + 32 + 32 + 64 + 176 + 176 + 64)
     ledger = traced(stage, **TEXTBOOK, pipeline_parallel=2, accumulation_steps=2)
     assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * layer + 4 * 14
+
+
+# Tables of positions and of kinds of tokens; BERT's second head.
+NO_TARGETS = {
+    "wpe", "embed_positions", "position_embeddings", "position_embedding", "token_type_embeddings", "pos_embed",
+    "relative_attention_bias", "embedding", "tile_embedding", "seq_relationship",
+}  # fmt: skip
+# Known by the names of their checkpoints, which transformers gives others as it loads them.
+NAMED_BY_CHECKPOINT = {"bert", "deepseek_v4", "gpt_neox", "kimi_k25", "minimax_m3_vl", "phimoe", "step3p7", "t5"}
+
+
+def smallest_of_each_family():
+    by_size = sorted(catalogue().models, key=lambda model: model.published_parameters or 0)
+    return {model.config["model_type"]: model.config for model in reversed(by_size)}
+
+
+def own_names(values):
+    """Return the names of transformers' matrices that peft puts adapters beside."""
+    kinds = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
+    modules = whole_module(values).named_modules()
+    return {path.rsplit(".", 1)[-1] for path, module in modules if isinstance(module, kinds)}
+
+
+def test_every_matrix_of_transformers_can_be_named_as_a_target():
+    refused, seen = set(), 0
+    for model_type, values in smallest_of_each_family().items():
+        try:
+            names = own_names(values) - NO_TARGETS
+        except InvalidModelConfig:
+            continue  # of code that a checkpoint brings with it
+        model, seen = describe_config(values, name=model_type), seen + 1
+        for name in names:
+            try:
+                check_targets(model, Lora(target_modules=(name,)))
+            except InvalidQuestion:
+                refused.add(model_type)
+    assert refused == NAMED_BY_CHECKPOINT
+    assert seen > 50
