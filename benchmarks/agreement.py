@@ -49,6 +49,16 @@ MORE_MODELS = (
     "allenai/Olmo-3-1025-7B", "microsoft/phi-2", "stabilityai/stablelm-3b-4e1t", "paper/nemotron-4-15b",
     "mistralai/Devstral-2-123B-Instruct-2512",
 )  # fmt: skip
+# Three recurrent layers of four.
+RECURRENT_MODELS = ("Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-9B")
+RECURRENT_WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
+    {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192},
+    {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192},
+    {"framework": "ddp", "recompute": "none", "sequence_length": 2048, "zero_stage": 0},
+    {"framework": "deepspeed", "recompute": "none", "sequence_length": 4096, "zero_stage": 3},
+)
 # Those with fewer positions, or with other names of matrices.
 GPT_MODELS = (
     "openai-community/gpt2-xl", "facebook/opt-1.3b", "EleutherAI/pythia-1.4b", "EleutherAI/gpt-neox-20b",
@@ -64,7 +74,7 @@ GPT_WAYS: tuple[dict[str, Any], ...] = (
 # Mixtures compared after those of `MIXTURES`: all experts on every rank.
 MORE_MIXTURES = (
     "openai/gpt-oss-20b", "zai-org/GLM-4.5-Air", "microsoft/Phi-3.5-MoE-instruct", "MiniMaxAI/MiniMax-M2",
-    "rednote-hilab/dots.llm1.base",
+    "rednote-hilab/dots.llm1.base", "Qwen/Qwen3-Next-80B-A3B-Instruct",
 )  # fmt: skip
 TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "full"}
 MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
@@ -317,6 +327,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in WAYS if "tensor_parallel" not in way)
     for model in GPT_MODELS:
         yield from (Case(model=model, way=way) for way in GPT_WAYS)
+    for model in RECURRENT_MODELS:
+        yield from (Case(model=model, way=way) for way in RECURRENT_WAYS)
     for model in MORE_MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
     for model in ZERO_MODELS:
@@ -335,6 +347,7 @@ def grid() -> Iterator[Case]:
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a plan's validation request, and the memory it predicts."""
     config = dict(catalogue().model(case.model).config)
+    config = dict(config.get("text_config", config))  # a tower is not traced
     if case.layers is not None:
         config = _cut(config, case.layers)
     way = dict(case.way)

@@ -64,6 +64,7 @@ class GatedDelta:
                 heads=self.value_heads,
                 key_dim=self.key_head_dim,
                 value_dim=self.value_head_dim,
+                groups=self.key_heads,
             ),
         )
 

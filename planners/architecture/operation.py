@@ -62,7 +62,7 @@ class Scan:
     """A recurrence over tokens: each of `heads` has a state of `key_dim` x `value_dim` elements.
 
     Of Mamba a head is a channel and of every state space model the keys are B and
-    the queries C, of which each group of heads has its own.
+    the queries C, of which each group of heads has its own, as of a gated delta rule.
     """
 
     kernel: ScanKernel

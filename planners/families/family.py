@@ -37,6 +37,7 @@ class Untraced(StrEnum):
     EVERY_EXPERT = "transformers' code gives every token to every expert"
     BY_VALUE = "transformers sends tokens to its experts by their values, which a trace has not"
     OWN_ATTENTION = "transformers' code computes its attention in no kernel that a trace knows"
+    TOWER = "the tower beside its text model is not; the model that its text_config describes is"
     REMOTE_CODE = "its code lies beside its weights and is not transformers'"
 
 
@@ -60,7 +61,8 @@ class Tracing:
     fused kernels know. `groups_experts`: its experts are traced as Megatron-Core has them. `has_latent_attention`: keys
     and values are kept as one compressed vector, and values have other lengths than keys. `has_biased_experts`: experts
     add biases and are clamped, which no dealing out to other ranks does here. `has_transposed_matrices`: they are
-    transformers' Conv1D, with the input's features first. `liger` is None where Liger has no patch.
+    transformers' Conv1D, with the input's features first. `gated_delta_module` is the module of transformers' models
+    that calls the kernels of a gated delta rule, for which shapes stand in. `liger` is None where Liger has no patch.
     """
 
     has_llama_matrices: bool = False
@@ -68,6 +70,7 @@ class Tracing:
     has_latent_attention: bool = False
     has_biased_experts: bool = False
     has_transposed_matrices: bool = False
+    gated_delta_module: str = ""
     liger: Liger | None = None
 
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from plimsoll.planners.architecture.decoder import with_norms_scaling_in_fp32
 from plimsoll.planners.architecture.linear_attention import GatedDelta
 from plimsoll.planners.architecture.mixture_of_experts import FusedExperts, MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.family import Family, Tracing, Untraced
 from plimsoll.planners.families.qwen3_vl import qwen3_5_tower, qwen3_wrapper
 from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.attention import QueryKeyNorm, read_attention
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, read_attention, with_query_key_norm
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.experts import (
     MixtureNames,
@@ -30,6 +31,7 @@ from plimsoll.planners.families.reading.layer_kinds import (
     number_of_layers,
 )
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.own_code import OwnCode
 from plimsoll.planners.families.reading.sublayers import (
     LAYER,
     attention_sublayer,
@@ -65,12 +67,10 @@ class QwenHybrid:
 
         Source: `transformers` 5.23, modeling_qwen3_next, _qwen3_5 and _qwen3_5_moe.
         """
-        attention = dataclasses.replace(
-            read_attention(
-                config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=self.key_value_heads_default
-            ),
-            has_output_gate=True,
+        plain = read_attention(
+            config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=self.key_value_heads_default
         )
+        attention = dataclasses.replace(with_query_key_norm(plain, QueryKeyNorm.HEAD), has_output_gate=True)
         hidden_size = attention.hidden_size
         mixture = _mixture(config, hidden_size) if self.has_experts else None
         is_dense = dense_layers(config, self.dense_layers) if mixture else [True] * number_of_layers(config)
@@ -102,13 +102,14 @@ class QwenHybrid:
                 feed_forward = mixture_sublayer(mixture, names)
             return layer_of(indices, hidden_size, mixing, feed_forward, kind=mixer.value)
 
-        return decoder_model(
+        model = decoder_model(
             config,
             attention=attention,
             mixture=mixture,
             layers=blocks_by_kind(zip(_mixer_kinds(config), is_dense, strict=True), layer),
             assumptions=multi_token_assumptions(config, "mtp_num_hidden_layers"),
         )
+        return with_norms_scaling_in_fp32(model)
 
 
 def _mixer_kinds(config: ConfigReader) -> list[MixerKind]:
@@ -148,27 +149,34 @@ FAMILIES: Mapping[str, Family] = {
         reader=QwenHybrid(
             is_grouped=True, has_experts=True, dense_layers=DenseLayers.BETWEEN_STEPS, key_value_heads_default=2
         ),
-        untraced=Untraced.LOOPS,
+        has_experts=True,
+        tracing=Tracing(gated_delta_module="qwen3_next.modeling_qwen3_next"),
         rotary_fraction=0.25,
+        own_code=OwnCode(joins_rotated=True),
     ),
     "qwen3_5_text": Family(
         reader=QwenHybrid(),
-        untraced=Untraced.LOOPS,
+        tracing=Tracing(gated_delta_module="qwen3_5.modeling_qwen3_5"),
         rotary_fraction=0.25,
+        own_code=OwnCode(joins_rotated=True),
     ),
     "qwen3_5_moe_text": Family(
         reader=QwenHybrid(has_experts=True, has_fused_experts=True, key_value_heads_default=2),
-        untraced=Untraced.LOOPS,
+        has_experts=True,
+        tracing=Tracing(gated_delta_module="qwen3_5_moe.modeling_qwen3_5_moe"),
         rotary_fraction=0.25,
+        own_code=OwnCode(joins_rotated=True),
     ),
     "qwen3_5": Family(
         reader=qwen3_wrapper("qwen3_5_text", qwen3_5_tower),
-        untraced=Untraced.LOOPS,
+        untraced=Untraced.TOWER,
         rotary_fraction=0.25,
+        own_code=OwnCode(joins_rotated=True),
     ),
     "qwen3_5_moe": Family(
         reader=qwen3_wrapper("qwen3_5_moe_text", qwen3_5_tower),
-        untraced=Untraced.LOOPS,
+        untraced=Untraced.TOWER,
         rotary_fraction=0.25,
+        own_code=OwnCode(joins_rotated=True),
     ),
 }

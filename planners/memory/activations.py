@@ -24,7 +24,7 @@ from plimsoll.planners.memory.eager_attention import (
     save_repeated_heads,
 )
 from plimsoll.planners.memory.latents import save_latents
-from plimsoll.planners.memory.recurrent import fused_operations, saved_scan_inputs, scan_bytes
+from plimsoll.planners.memory.recurrent import fused_operations, save_gated_delta, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes, save_router_input
 from plimsoll.planners.memory.unfused_attention import behind_kernel_bytes, is_unfused, save_operands
 from plimsoll.planners.stacks.records import Kernels
@@ -34,6 +34,8 @@ NORM_BACKWARD_TENSORS = 6
 # torch's mask of a dropout (aten/src/ATen/native/cuda/Dropout.cu: a bool an element).
 MASK_BYTES = 1
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
+# A sigmoid, which saves its output alone.
+ATTENTION_GATING = "attention_gating"
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
@@ -236,11 +238,13 @@ def _saved_elements(
     if kernels.transformers_modules:
         _save_views(block, saved, kernels, element_bytes, learning)
         save_latents(block, saved, kernels, element_bytes, learning)
+        save_gated_delta(block, saved, element_bytes)
         save_router_input(block, saved, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
-                saved[operation.inputs[0]] = float(max(2, operation.kept_tensors) * element_bytes)
+                kept = 1 if operation.name == ATTENTION_GATING else max(2, operation.kept_tensors)
+                saved[operation.inputs[0]] = float(kept * element_bytes)
     for name in in_fp8:
         saved[name] = saved.get(name, 0.0) + fp8_input_bytes
     for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
@@ -356,8 +360,8 @@ def _save_views(
             value = operation.inputs[-1]
             saved[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
         is_copy_saved = any(
-            op.kind is OperationKind.MATMUL
-            and operation.output in op.inputs
+            operation.output in op.inputs
+            and op.kind in (OperationKind.MATMUL, OperationKind.GATED_ACTIVATION)
             and (learning is None or op.name in learning)
             for op in block.operations
         )

@@ -8,8 +8,8 @@ Sources: state-spaces/mamba, ops/selective_scan_interface.py (MambaInnerFn,
 SelectiveScanFn), csrc/selective_scan/selective_scan.cpp, ops/triton/ssd_combined.py
 (MambaSplitConv1dScanCombinedFn); fla-org/flash-linear-attention,
 ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; Dao-AILab/causal-conv1d, which
-saves its input; `transformers`, modeling_qwen3_next, which repeats queries and keys
-for every value head before the kernel.
+saves its input. Megatron-Core repeats queries and keys for every value head before the
+kernel (core/ssm/gated_delta_net.py); transformers 5.23 does not (modeling_qwen3_next).
 """
 
 from __future__ import annotations
@@ -82,8 +82,12 @@ def scan_bytes(block: Block, kernels: Kernels, element_bytes: int) -> ScanBytes:
         case ScanKernel.STATE_SPACE:
             # A norm outside of the kernel saves the gated output, beside the one before the gate that the kernel saves.
             return ScanBytes(sequence_bytes=0.0, tensor_bytes=0.0 if kernels.fuses_scan_output else values * size)
+        case ScanKernel.GATED_DELTA if kernels.transformers_modules:
+            # The norm's root of each head, and in fp32 what the softplus of its decay is taken of, and that.
+            beside = 3 * FP32_BYTES * scan.heads
+            return ScanBytes(sequence_bytes=0.0, tensor_bytes=_delta_bytes(scan, size, key_heads=scan.groups) + beside)
         case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
-            return ScanBytes(sequence_bytes=0.0, tensor_bytes=_delta_bytes(scan, size))
+            return ScanBytes(sequence_bytes=0.0, tensor_bytes=_delta_bytes(scan, size, key_heads=scan.heads))
 
 
 def scan_workspace_bytes(block: Block, element_bytes: int) -> float:
@@ -108,14 +112,32 @@ def scan_workspace_bytes(block: Block, element_bytes: int) -> float:
             return given + 2.0 * element_bytes * state / DELTA_CHUNK_TOKENS
 
 
-def _delta_bytes(scan: Scan, size: int) -> float:
+def save_gated_delta(block: Block, saved: dict[str, float], element_bytes: int) -> None:
+    """Count what transformers' own code of a gated delta rule saves around its kernels, in place of what is projected.
+
+    The convolution's input is a copy or a view of the first projection. The gated norm is written in separate
+    operations: its input in fp32, that normed and that scaled, its gate in fp32 and the gate's SiLU. Source:
+    transformers 5.23, modeling_qwen3_next.py, `Qwen3NextGatedDeltaNet` and `Qwen3NextRMSNormGated`.
+    """
+    operation = block_scan(block)
+    if operation is None or operation.scan is None or operation.scan.kernel is not ScanKernel.GATED_DELTA:
+        return
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    convolved, first, *others = operation.inputs
+    saved[first] = element_bytes * widths[convolved] / widths[first]
+    for name in others:
+        saved.pop(name, None)
+    saved[operation.output] = float(3 * FP32_BYTES + 2 * element_bytes)
+
+
+def _delta_bytes(scan: Scan, size: int, *, key_heads: int) -> float:
     """Return a delta rule's normed queries and keys with their norms, values, decay, strength and chunk matrices.
 
     A decay for each channel is saved as its fp32 sum for every key feature, and the
-    matrix of scores within a chunk beside the one that solves it.
+    matrix of scores within a chunk beside the one that solves it. `key_heads` are those that the kernel is given.
     """
-    operands = size * scan.heads * (2 * scan.key_dim + scan.value_dim)
-    norms = 2 * FP32_BYTES * scan.heads
+    operands = size * (2 * key_heads * scan.key_dim + scan.heads * scan.value_dim)
+    norms = 2 * FP32_BYTES * key_heads
     by_channel = scan.kernel is ScanKernel.CHANNEL_DELTA
     decay = FP32_BYTES * scan.heads * (scan.key_dim if by_channel else 1)
     chunk_matrices = size * scan.heads * DELTA_CHUNK_TOKENS * (2 if by_channel else 1)

@@ -24,6 +24,7 @@ from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
 from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
+from plimsoll.service.worker.training.kernels.gated_delta import gated_delta_kernels
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
 from plimsoll.service.worker.training.layer_marks import marking_layers
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
@@ -66,7 +67,8 @@ def trace_steps_on_transformers(job: TraceJob, stack: Stack, report: Report, sta
 def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage, number: int) -> Ledger:
     ledger = Ledger()
     running = own_code_of(stack).running(job, number)
-    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running:
+    kernels = gated_delta_kernels(job.config["model_type"])
+    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running, kernels:
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")

@@ -72,6 +72,15 @@ def test_a_gated_delta_rule_keeps_repeated_queries_and_its_chunk_matrix():
     assert kept(DELTA).tensor_bytes == 2 * 320 + 2 * 8 + 2 * 128 + 2 * 128 + kernel
 
 
+def test_transformers_gives_the_kernel_keys_of_their_own_heads_and_norms_in_separate_operations():
+    # Two heads of queries and keys of 16, two fp32 norms; four heads of values of 32, decay, strength and chunk.
+    kernel = 2 * 2 * (2 * 16) + 2 * 2 * 4 + 4 * (2 * 32 + 4 + 2 + 2 * 64)
+    # Of each head the root of the norm's mean, and its decay twice, in fp32. The convolution's 192 channels, the
+    # output's input, and of what is normed: twice in fp32 (it and its gate), the gate's SiLU, normed and scaled.
+    around = 3 * 4 * 4 + 2 * 192 + 2 * 128 + (3 * 4 + 2 * 2) * 128
+    assert kept(DELTA, load_profile("accelerate").kernels).tensor_bytes == kernel + around
+
+
 def test_a_decay_for_each_channel_is_kept_in_fp32_and_scores_beside_the_solution():
     kernel = 4 * (2 * 3 * 16 + 2 * 4 + 4 * 16 + 2 + 2 * 2 * 64)
     # Queries, keys and values 192, strength 4, decay 64, gate 64, output and gated output 64 each.

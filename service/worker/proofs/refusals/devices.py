@@ -26,9 +26,23 @@ PRODUCTS_HAVE_VALUES = Rule(
     pointer="/training/precision",
     words="Products in fp8 are traced by torchao's code and not run on a device yet.",
 )
+RECURRENCES_HAVE_KERNELS = Rule(
+    broken=lambda asked: bool(asked.job.tracing.gated_delta_module),
+    pointer="/model/config/model_type",
+    words=lambda asked: (
+        f"The kernels of {asked.job.config['model_type']!r} are traced by shape and not run on a device yet."
+    ),
+)
 NOTHING_WAITS_ON_THE_HOST = Rule(
     broken=lambda asked: asked.job.states_on_host or asked.job.activation_offload,
     pointer=lambda asked: "/layout/offload" if asked.job.states_on_host else "/layout/activation_offload",
     words="What waits on the host is told from what is on the device in a trace, and not run on one yet.",
 )
-RULES = (ENGINE_RUNS, WEIGHTS_HAVE_VALUES, STATES_HAVE_VALUES, PRODUCTS_HAVE_VALUES, NOTHING_WAITS_ON_THE_HOST)
+RULES = (
+    ENGINE_RUNS,
+    WEIGHTS_HAVE_VALUES,
+    STATES_HAVE_VALUES,
+    PRODUCTS_HAVE_VALUES,
+    RECURRENCES_HAVE_KERNELS,
+    NOTHING_WAITS_ON_THE_HOST,
+)

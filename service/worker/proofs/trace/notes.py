@@ -99,6 +99,10 @@ NOTES = (
         holds=lambda job, _stack: job.tracing.has_latent_attention,
         words="Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.",
     ),
+    Note(
+        holds=lambda job, _stack: bool(job.tracing.gated_delta_module),
+        words="For the kernels of flash-linear-attention and causal-conv1d shapes stand in, after their code.",
+    ),
     Note(holds=has_own_experts, words=lambda _job, stack: stack.notes.experts),
     Note(
         holds=lambda job, _stack: job.context_parallel > 1,

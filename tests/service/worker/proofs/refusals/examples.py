@@ -427,6 +427,12 @@ OF_DEVICES = (
     Example(rule=devices.STATES_HAVE_VALUES, pointer="/training/optimizer", broken={"optimizer": "lion"}),
     Example(rule=devices.PRODUCTS_HAVE_VALUES, pointer="/training/precision", broken=FP8),
     Example(
+        rule=devices.RECURRENCES_HAVE_KERNELS,
+        pointer="/model/config/model_type",
+        broken={"config": config(model_type="qwen3_5_text")},
+        obeyed={"config": config(model_type="qwen3")},
+    ),
+    Example(
         rule=devices.NOTHING_WAITS_ON_THE_HOST,
         pointer="/layout/activation_offload",
         broken={"activation_offload": True},
