@@ -29,7 +29,7 @@ COPY requirements-worker.lock ./
 # torch has a build for each index, and hashes for none of them in the lock.
 RUN pip install --require-hashes --requirement requirements-worker.lock \
     && pip install --index-url ${TORCH_INDEX} torch==2.13.0 \
-    && pip install --no-deps deepspeed==0.19.8 megatron-core==0.16.1
+    && pip install --no-deps accelerate==1.15.0 deepspeed==0.19.8 megatron-core==0.16.1
 
 FROM base AS runtime
 RUN useradd --system --uid 10001 --no-create-home plimsoll

@@ -80,6 +80,7 @@ class Holdings:
     layers_frozen: FloatArray
     root_elements: FloatArray
     root_frozen: FloatArray
+    head_frozen: FloatArray
     root_padded: FloatArray
     root_gradients: FloatArray
     head_elements: FloatArray
@@ -167,6 +168,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         layers_frozen=frozen.of_layers,
         root_elements=split.root(),
         root_frozen=frozen.root,
+        head_frozen=frozen.head,
         root_padded=padded.root(),
         root_gradients=gradients.root() * states.gradient * on_device,
         head_elements=split.head_alone(),
@@ -228,6 +230,7 @@ class _Frozen:
     stored: FloatArray
     of_layers: FloatArray
     root: FloatArray
+    head: FloatArray
     layers: tuple[FloatArray, ...]
     dequantized_of: tuple[FloatArray, ...]
 
@@ -241,6 +244,7 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
             stored=nothing,
             of_layers=nothing,
             root=nothing,
+            head=nothing,
             layers=nothings,
             dequantized_of=nothings,
         )
@@ -252,6 +256,7 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
         stored=stored.total(),
         of_layers=whole.of_layers(),
         root=whole.root(),
+        head=whole.head_alone(),
         layers=whole.layers,
         dequantized_of=unpacked,
     )

@@ -204,7 +204,7 @@ class WeightTraffic:
     of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
     `tied_gradients_meet`: the gradients that a tied table has of the embedding and of the head are whole tables, and
     are added up. `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
-    and reductions of their own.
+    and reductions of their own; with `tied_table_last` a tied table stands behind the norm in the one unit of both.
     """
 
     gathering: Mapping[str, str]
@@ -215,6 +215,7 @@ class WeightTraffic:
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
+    tied_table_last: bool
     gather_copies: bool
     whole_embedding_gradient: bool
     tied_gradients_meet: bool

@@ -153,10 +153,12 @@ def _gathered_in_layer(asked: Question, layer: LayerHoldings) -> FloatArray:
 
 
 def _gathered_at_head(asked: Question) -> FloatArray:
-    """Return the head's unit, or the root and the last layer's buffer, or all layers and the root."""
+    """Return the head's unit, with its buffer inside the model, or the root and the last layer's buffer, or all."""
     by_layer, once = _ways(asked)
     size, held = asked.job.precision.compute_bytes, asked.held
-    beside: FloatArray = size * held.head_elements
+    beside: FloatArray = size * held.head_elements + held.head_frozen
+    if asked.job.profile.loss.inside_model:
+        beside = beside + size * held.head_padded + held.head_frozen
     if not _has_own_units(asked):
         last = [size * layer.padded + layer.frozen_bytes for layer in held.layers]
         beside = _root(asked) + functools.reduce(np.maximum, last)
@@ -192,7 +194,9 @@ def _open_root(asked: Question) -> FloatArray:
     """Return what of those stays gathered while layers are at work."""
     if not _has_own_units(asked):
         return _root(asked)
-    result: FloatArray = asked.job.precision.compute_bytes * (asked.held.root_elements - asked.held.head_elements)
+    held = asked.held
+    learning: FloatArray = asked.job.precision.compute_bytes * (held.root_elements - held.head_elements)
+    result: FloatArray = learning + held.root_frozen - held.head_frozen
     return result
 
 

@@ -59,9 +59,10 @@ class ShardedStage:
       `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
       the host, `held_inputs` what hooks of a finished layer hold.
-    - `head_kept`: at the head; `forward_logits` and `kept_logits` at the loss and after it, `logits` and
-      `logits_gradient` as it is differentiated and after that; `loss_lets_go` what a fused loss needs no more;
-      `last_norm` as the norm before the head is differentiated.
+    - `head_kept`: at the head, and `unsaved_head_input` what the model holds there until the loss is known;
+      `forward_logits` and `kept_logits` at the loss and after it, `logits` and `logits_gradient` as it is
+      differentiated and after that; `loss_lets_go` what a fused loss needs no more; `last_norm` as the norm before the
+      head is differentiated.
     - `head_gradient` is the head's own; where the loss goes by chunks, `later_head_gradient` is that of another chunk,
       and `later_logits_gradient` what is left of the logits' by then. The embedding's is made as `whole_embedding`;
       tensor parallelism makes `cut_embedding` of it, otherwise `uncut_embedding` stays. Both are of one table where
@@ -87,6 +88,7 @@ class ShardedStage:
     stashed: FloatArray
     held_inputs: FloatArray
     head_kept: FloatArray
+    unsaved_head_input: FloatArray
     loss_lets_go: FloatArray
     forward_logits: FloatArray
     logits: FloatArray
@@ -229,7 +231,9 @@ class _Passes:
         if stage.loss_behind_root:
             self.units.close_forward(self.whole["first"])
         self.logits = step.take("logits", "logits", stage.forward_logits)
+        seen = step.take("activations", "input of a frozen head", stage.unsaved_head_input)
         step.resize(self.logits, stage.kept_logits)
+        step.drop(seen)
         self.units.drop_buffer()
 
     def backward(self, *, has_loss: bool = True) -> None:

@@ -67,7 +67,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         head=head,
         loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
         loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or job.profile.loss.inside_model),
-        closes_before_loss=traffic.vocabulary_units,
+        closes_before_loss=traffic.vocabulary_units and not job.profile.loss.inside_model,
         others=some(others),
         later=_later(asked, stays, others, waiting, summed),
         message=message,
@@ -78,6 +78,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         stashed=some(np.ceil(active.waiting)),
         held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
+        unsaved_head_input=_unsaved_head_input(asked),
         loss_lets_go=some(np.where(is_fused, message, 0.0)),
         forward_logits=forward_logits(asked),
         logits=differentiated_logits(asked),
@@ -167,7 +168,9 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
     size, reduce_bytes, copies = job.precision.compute_bytes, job.reduce_bytes, job.profile.weights.gather_copies
     shard = np.ceil(held.root_gradients + held.root_gradients_sent)
     is_shared = is_divided(asked)
-    last_of_head = np.where(is_shared, np.ceil(held.last_of_head), 0.0)
+    table = np.ceil(held.root_elements - held.head_elements)
+    is_table_last = job.profile.weights.tied_table_last and job.model.tied_head
+    last_of_head = np.where(is_shared, table if is_table_last else np.ceil(held.last_of_head), 0.0)
     widening = reduce_bytes / job.states.gradient
     whole = Unit(
         weights=np.ceil(size * (held.root_padded if copies else held.root_elements) + held.root_frozen),
@@ -184,8 +187,8 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
     if not has_own_units:
         return whole, None
     head = Unit(
-        weights=np.ceil(size * (held.head_padded if copies else held.head_elements)),
-        buffer=gathered_into(asked, size * held.head_padded),
+        weights=np.ceil(size * (held.head_padded if copies else held.head_elements) + held.head_frozen),
+        buffer=gathered_into(asked, size * held.head_padded + held.head_frozen),
         gradients=np.ceil(size * held.head_elements),
         reduced=np.ceil(reduce_bytes * held.head_padded),
         summed=np.ceil(reduce_bytes * held.head_elements),
@@ -195,7 +198,6 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
         last_gradient=size * last_of_head,
         last_summed=reduce_bytes * last_of_head,
     )
-    elements = np.ceil(held.root_elements - held.head_elements)
     # DTensor leaves its ranks' gradients apart until they are reduced.
     whole_over_ranks = asked.layouts.tensor_parallel if job.profile.weights.whole_embedding_gradient else 1
     embedding = Unit(
@@ -203,12 +205,12 @@ def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | N
         buffer=whole.buffer - head.buffer,
         gradients=whole.gradients - head.gradients,
         reduced=whole.reduced - head.reduced,
-        summed=np.ceil(reduce_bytes * elements * whole_over_ranks),
-        last_matrix_gradient=np.ceil(size * elements * whole_over_ranks),
+        summed=np.ceil(reduce_bytes * table * whole_over_ranks),
+        last_matrix_gradient=np.ceil(size * table * whole_over_ranks),
         output=whole.output - head.output,
         shard=whole.shard - head.shard,
-        last_gradient=np.where(is_shared, size * elements, 0.0),
-        last_summed=np.where(is_shared, reduce_bytes * elements, 0.0),
+        last_gradient=np.where(is_shared, size * table, 0.0),
+        last_summed=np.where(is_shared, reduce_bytes * table, 0.0),
     )
     return embedding, head
 
@@ -224,6 +226,18 @@ def embedding_output(asked: Question) -> FloatArray:
         return NO_BYTES
     is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
     return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
+
+
+def _unsaved_head_input(asked: Question) -> FloatArray:
+    """Return the last norm's output, which a frozen head does not save and a model holds until its loss is known.
+
+    Source: transformers 5.23, models/llama/modeling_llama.py, `LlamaForCausalLM.forward` (`hidden_states`).
+    """
+    job = asked.job
+    if job.head.trainable or not (job.profile.loss.inside_model and job.profile.kernels.transformers_modules):
+        return NO_BYTES
+    tokens = asked.layouts.local_tokens(job.sequence_length)
+    return np.where(asked.rows.has_head, np.ceil(tokens * job.model.hidden_size * job.precision.compute_bytes), 0.0)
 
 
 def _last_norm(asked: Question) -> FloatArray:

@@ -93,4 +93,16 @@ def _recomputes(launch: TrainingLaunch) -> bool:
     return launch.layout.recompute == "full" and launch.layout.zero_stage == 0
 
 
-TRANSFORMERS = trainer_target(lambda launch: {"optim": _optimizer(launch)}, _why_not, _recomputes)
+def _updating(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return the optimizer, and that shards of gradients are reduced at each micro-batch.
+
+    The Trainer's own default keeps whole gradients on every rank until the last one (trainer.py, `_run_epoch`).
+    """
+    layout = launch.layout
+    if layout.zero_stage == 0 or layout.gradient_accumulation_steps == 1:
+        return {"optim": _optimizer(launch)}
+    reduced = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    return {"optim": _optimizer(launch), "accelerator_config": reduced}
+
+
+TRANSFORMERS = trainer_target(_updating, _why_not, _recomputes)

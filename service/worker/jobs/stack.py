@@ -73,8 +73,12 @@ class Stack:
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
     `always_reduces_in_fp32`: gradients are reduced in fp32 in pure bf16 too.
+    `reduces_as_it_computes`: in mixed precision too they are reduced in the format of the products.
     `own_engine` is the installed package whose engine has parameters, gradients and optimizer, at every ZeRO stage.
     `own_model` is the installed package that makes whole steps of the jobs of which `runs_own_model` holds.
+
+    `own_wrapper` is the installed package that shards or replicates whole models by torch's own ways, of the jobs of
+    which `runs_own_wrapper` holds.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
     not imported, for torch comes with it. `rules` are those that its jobs break
@@ -104,9 +108,12 @@ class Stack:
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
     always_reduces_in_fp32: bool = False
+    reduces_as_it_computes: bool = False
     own_engine: str = ""
     own_model: str = ""
     runs_own_model: Callable[[TraceJob], bool] = _none
+    own_wrapper: str = ""
+    runs_own_wrapper: Callable[[TraceJob], bool] = _none
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
     own_code: str = ""

@@ -99,15 +99,16 @@ def _real_mesh_tensors() -> Iterator[None]:
         for name in MESH_METHODS:
             method = DeviceMesh.__dict__.get(name)
             if method is not None:
-                stack.enter_context(replaced(DeviceMesh, name, _outside_fake_mode(method)))
+                stack.enter_context(replaced(DeviceMesh, name, outside_fake_mode(method)))
         yield
 
 
-def _outside_fake_mode(method: Any) -> Any:
+def outside_fake_mode(method: Any) -> Any:
+    """Return the function or method, its own tensors made and read outside the fake mode."""
     if isinstance(method, staticmethod):
-        return staticmethod(_outside_fake_mode(method.__func__))
+        return staticmethod(outside_fake_mode(method.__func__))
     if isinstance(method, classmethod):
-        return classmethod(_outside_fake_mode(method.__func__))
+        return classmethod(outside_fake_mode(method.__func__))
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -40,6 +40,9 @@ class Engine(Optimizer, Protocol):
     def model(self) -> Any:
         """Return what is called for a forward pass."""
 
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """Return the context of a micro-batch's passes, the step's last or not."""
+
     def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
         """Differentiate the loss of a micro-batch, the step's last or not."""
 

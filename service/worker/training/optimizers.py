@@ -36,21 +36,21 @@ class TorchOptimizer:
     """An optimizer of torch's or transformers' own code over the parameters as they are, or two over parts of them."""
 
     def __init__(self, *inner: torch.optim.Optimizer) -> None:
-        self._inner = inner
+        self.inner = inner
 
     def step(self) -> None:
         """Update the parameters."""
-        for optimizer in self._inner:
+        for optimizer in self.inner:
             optimizer.step()
 
     def zero_grad(self) -> None:
         """Drop the gradients' tensors."""
-        for optimizer in self._inner:
+        for optimizer in self.inner:
             optimizer.zero_grad()
 
     def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the states' tensors, once they exist."""
-        for optimizer in self._inner:
+        for optimizer in self.inner:
             for state in optimizer.state.values():
                 yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 

@@ -38,6 +38,9 @@ def adapter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
 
 def sharding_policy(job: TraceJob, stack: Stack) -> MixedPrecisionPolicy:
     """Return FSDP2's policy: mixed precision computes in 16 bits and reduces in fp32, as some stacks always do."""
+    if job.precision in MIXED_DTYPES and stack.reduces_as_it_computes:
+        dtype = MIXED_DTYPES[job.precision]
+        return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype, output_dtype=dtype)
     if job.precision in MIXED_DTYPES:
         return MixedPrecisionPolicy(param_dtype=MIXED_DTYPES[job.precision], reduce_dtype=torch.float32)
     return MixedPrecisionPolicy(reduce_dtype=torch.float32) if stack.always_reduces_in_fp32 else MixedPrecisionPolicy()

@@ -80,7 +80,15 @@ def process_group_of(world_size: int, *, rank: int = 0) -> Iterator[None]:
 
 def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Rank:
     """Return the stage's first rank, which holds the largest shard; call it in fake mode within the process group."""
-    return equipped_rank(job, stack, sharded_model(job, stack, mesh, stage))
+    model = whole_model(job, stack) if stack.runs_own_wrapper(job) else sharded_model(job, stack, mesh, stage)
+    return equipped_rank(job, stack, model, engine=own_code_of(stack).engine(job, model))
+
+
+def whole_model(job: TraceJob, stack: Stack) -> Any:
+    """Return the model with its kernels, for the stack's own code to wrap."""
+    model = traced_model(job, stack)
+    _put_kernels(model, job, stack)
+    return model
 
 
 def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
@@ -109,14 +117,12 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
         )
         if is_tied:  # splitting replaced both
             model.lm_head.weight = model.model.embed_tokens.weight
-    if job.fused_cross_entropy:
-        fuse_loss(model)
-    if stack.has_liger_kernels:
-        put_liger_kernels(model)
-    own.fuse_layers(model, job)
+    _put_kernels(model, job, stack)
     recompute_activations(model, job, stack)
     if is_fully_sharded(job, stack):
-        own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
+        # accelerate asks for no more than that the norm runs before the head's weights are read.
+        has_head_unit = bool(stack.own_wrapper) or not job.fused_cross_entropy
+        own_units = stack.wraps_vocabulary and not is_tied and has_head_unit
         shard_fully(
             model,
             _data_mesh(mesh, job),
@@ -129,21 +135,27 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
     return model
 
 
-def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
-    """Return a rank's part of the model with all that a step needs besides."""
-    own = own_code_of(stack)
-    engine = own.engine(job, model)
+def _put_kernels(model: Any, job: TraceJob, stack: Stack) -> None:
+    if job.fused_cross_entropy:
+        fuse_loss(model)
+    if stack.has_liger_kernels:
+        put_liger_kernels(model)
+    own_code_of(stack).fuse_layers(model, job)
+
+
+def equipped_rank(job: TraceJob, stack: Stack, model: Any, *, engine: Engine | None = None) -> Rank:
+    """Return a rank's part of the model with all that a step needs besides; an engine is of the stack's own code."""
     rank = Rank(
         model=model,
         optimizer=engine or _optimizer(job, stack, model),
         engine=engine,
-        buckets=_gradient_buckets(job, stack, model),
+        buckets=_gradient_buckets(job, stack, model) if engine is None else [],
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
         keeping=keeping_activations(job, model),
-        states_on_host=job.states_on_host and engine is None,
+        states_on_host=job.states_on_host and not stack.has_own_engine,
     )
-    rank.dummy_gradients = own.dummy_gradients(rank.chunks)
+    rank.dummy_gradients = own_code_of(stack).dummy_gradients(rank.chunks)
     return rank
 
 

@@ -22,6 +22,7 @@ from plimsoll.service.worker.recording.patches import StreamClock, traceable_tor
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
+from plimsoll.service.worker.training.engine import Engine
 from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.gated_delta import gated_delta_kernels
@@ -173,16 +174,42 @@ def _run_micro_batches(
 ) -> None:
     micro_batches = min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)
     for number in range(micro_batches):
-        watcher.begin_phase(step, FORWARD)
-        with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
-            model = rank.model if rank.engine is None else rank.engine.model
-            loss = _output_and_loss(job, stack, model, rank, batch)[1]
-        watcher.begin_phase(step, BACKWARD)
         if rank.engine is None:
-            loss.backward()
+            _run_micro_batch(step, job, stack, rank, watcher, batch)
         else:
-            rank.engine.backward(loss, is_last=number == micro_batches - 1)
-        del loss
+            _run_micro_batch_of_engine(
+                rank.engine, step, job, stack, rank, watcher, batch, is_last=number == micro_batches - 1
+            )
+
+
+def _run_micro_batch(
+    step: int, job: TraceJob, stack: Stack, rank: Rank, watcher: Watcher, batch: dict[str, torch.Tensor]
+) -> None:
+    watcher.begin_phase(step, FORWARD)
+    with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
+        loss = _output_and_loss(job, stack, rank.model, rank, batch)[1]
+    watcher.begin_phase(step, BACKWARD)
+    loss.backward()
+
+
+def _run_micro_batch_of_engine(
+    engine: Engine,
+    step: int,
+    job: TraceJob,
+    stack: Stack,
+    rank: Rank,
+    watcher: Watcher,
+    batch: dict[str, torch.Tensor],
+    *,
+    is_last: bool,
+) -> None:
+    """Run one as the engine does, in whose care the format of the products is too."""
+    with engine.micro_batch(is_last=is_last):
+        watcher.begin_phase(step, FORWARD)
+        with rank.keeping:
+            loss = _output_and_loss(job, stack, engine.model, rank, batch)[1]
+        watcher.begin_phase(step, BACKWARD)
+        engine.backward(loss, is_last=is_last)
 
 
 def _stage_output(

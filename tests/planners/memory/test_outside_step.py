@@ -87,9 +87,8 @@ def test_logits_moved_to_the_host_after_each_batch_are_kept_once():
 
 @pytest.mark.parametrize(
     ("zero_stage", "size", "elements"),
-    # Autocast copies all; at the head FSDP has gathered embedding, norm and head, and holds the last layer's buffer,
-    # or with stage 2 all.
-    [(0, 2, PARAMETERS), (3, 2, 128_064 + 36_992), (2, 2, PARAMETERS)],
+    # Autocast copies all; at the head FSDP has gathered norm and head into a buffer and out of it, or with stage 2 all.
+    [(0, 2, PARAMETERS), (3, 2, 2 * 64_064), (2, 2, PARAMETERS)],
 )
 def test_an_evaluation_works_with_copied_or_gathered_weights(zero_stage, size, elements):
     asked = Evaluation(batch_size=4, samples=80, keeps_logits=True)

@@ -21,13 +21,15 @@ def _always(_job: TraceJob, _stack: Stack) -> bool:
 class Note:
     """A sentence, and the jobs that it holds of; one `of_traces` does not hold of a run on a device.
 
-    One `of_any_model` holds too where a trace runs the stack's own model, and not transformers'.
+    One `of_any_model` holds too where a trace runs the stack's own model, and not transformers'. One `of_stand_ins`
+    does not hold where the stack's own code wraps transformers' model.
     """
 
     words: str | Callable[[TraceJob, Stack], str]
     holds: Callable[[TraceJob, Stack], bool] = _always
     of_traces: bool = False
     of_any_model: bool = False
+    of_stand_ins: bool = False
 
     def sentence(self, job: TraceJob, stack: Stack) -> str:
         """Return the note on a job."""
@@ -40,6 +42,10 @@ def _reduces_at_once(job: TraceJob, stack: Stack) -> bool:
 
 def _has_buckets(job: TraceJob, stack: Stack) -> bool:
     return not is_fully_sharded(job, stack) and job.data_parallel > 1 and stack.has_gradient_buckets
+
+
+def _is_wrapped(job: TraceJob, stack: Stack) -> bool:
+    return stack.runs_own_wrapper(job)
 
 
 NOTES = (
@@ -76,8 +82,10 @@ NOTES = (
         words=lambda job, _stack: (
             f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
         ),
+        of_stand_ins=True,
     ),
     Note(holds=lambda _job, stack: stack.has_own_engine, words=lambda _job, stack: stack.notes.engine),
+    Note(holds=_is_wrapped, words=lambda _job, stack: stack.notes.engine, of_traces=True),
     Note(
         holds=lambda job, _stack: job.trains_adapters,
         words="Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.",
@@ -126,6 +134,7 @@ NOTES = (
     Note(
         holds=_has_buckets,
         words="DistributedDataParallel's gradient buckets are allocated by its own sizes, and not filled.",
+        of_stand_ins=True,
     ),
     Note(
         holds=lambda job, _stack: job.fused_cross_entropy,
@@ -136,11 +145,14 @@ NOTES = (
 
 def step_notes(job: TraceJob, stack: Stack, *, on_device: bool) -> list[str]:
     """Return what a job's step leaves out and what stands in for what."""
-    is_own = stack.runs_own_model(job) and not on_device
+    is_own, is_wrapped = (runs(job) and not on_device for runs in (stack.runs_own_model, stack.runs_own_wrapper))
     notes = (
         note
         for note in NOTES
-        if note.holds(job, stack) and not (on_device and note.of_traces) and (note.of_any_model or not is_own)
+        if note.holds(job, stack)
+        and not (on_device and note.of_traces)
+        and (note.of_any_model or not is_own)
+        and not (note.of_stand_ins and is_wrapped)
     )
     return [note.sentence(job, stack) for note in notes]
 
@@ -156,6 +168,10 @@ def traced_with(job: TraceJob, stack: Stack, *, on_device: bool) -> str:
     if stack.runs_own_model(job) and not on_device:
         return f"{stack.own_model} {version(stack.own_model)} under torch {torch_version}"
     sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
+    if stack.runs_own_wrapper(job) and not on_device:
+        wrapped = "FSDP2" if is_fully_sharded(job, stack) else "DistributedDataParallel"
+        wrapper = f"{stack.own_wrapper} {version(stack.own_wrapper)}"
+        sharding = f"{wrapped} by {wrapper}" if job.world_size > 1 else f"by {wrapper}"
     if stack.has_own_engine:
         engine = f"{stack.program} {version(stack.own_engine)}"
         sharding = f"and {engine}'s own engine, ZeRO stage {job.zero_stage}"

@@ -1,12 +1,9 @@
-"""Hugging Face accelerate with FSDP2: transformers' own model, peft's adapters.
-
-Source: huggingface/accelerate, utils/fsdp_utils.py (one unit a decoder layer and one for the rest; the loss is the
-model's).
-"""
+"""Hugging Face accelerate over transformers' own model: FSDP2 or DistributedDataParallel, wrapped by its own code."""
 
 from __future__ import annotations
 
-from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.stack import Notes, Stack
+from plimsoll.service.worker.stacks.accelerate.jobs import is_wrapped_by_accelerate
 
 STACK = Stack(
     name="accelerate",
@@ -15,4 +12,16 @@ STACK = Stack(
     trains_adapters=True,
     has_gradient_buckets=True,
     takes_liger_kernels=True,
+    # What a device runs in place of accelerate's own code is cut and reduced as that does it.
+    wraps_vocabulary=True,
+    reduces_as_it_computes=True,
+    own_wrapper="accelerate",
+    runs_own_wrapper=is_wrapped_by_accelerate,
+    notes=Notes(
+        engine=(
+            "accelerate's own code wrapped the model, cast and reduced, as transformers' Trainer calls it. "
+            "Weights are there from the start: none is loaded."
+        ),
+    ),
+    own_code=f"{__package__}.own_code",
 )

@@ -26,6 +26,7 @@ from plimsoll.service.worker.training.foreign_code import (
     MadeStorages,
     ScalarsOfFakeTensors,
     all_standing,
+    left_in_place,
     making_method,
 )
 
@@ -98,7 +99,7 @@ class DeepSpeedEngine:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._made = MadeStorages("DeepSpeed's own")
         # What DeepSpeed makes without a word of where lies on the host.
-        with _in_place(model), HOST, ScalarsOfFakeTensors(), self._made:
+        with left_in_place(model), HOST, ScalarsOfFakeTensors(), self._made:
             self._engine, self._optimizer, *_ = load_deepspeed().initialize(
                 model=model, model_parameters=learning, config=engine_config(job)
             )
@@ -119,6 +120,10 @@ class DeepSpeedEngine:
                     stack.enter_context(replaced(owner, method, making_method(kind, making, owner.__dict__[method])))
             stack.enter_context(ScalarsOfFakeTensors())
             yield
+
+    def micro_batch(self, *, is_last: bool) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+        """Return no context: `backward` is told which micro-batch is the last."""
+        return contextlib.nullcontext()
 
     def backward(self, loss: torch.Tensor, *, is_last: bool) -> None:
         """Differentiate a micro-batch's loss; after the step's last the update is still to come."""
@@ -157,16 +162,3 @@ class DeepSpeedEngine:
         for parameter in self._engine.module.parameters():
             yield from all_standing("parameter", parameter.data, Kind.PARAMETER)
             yield from all_standing("parameter's partition", getattr(parameter, "ds_tensor", None), Kind.PARAMETER)
-
-
-@contextlib.contextmanager
-def _in_place(model: Any) -> Iterator[None]:
-    """Leave a model where and in the format it is: torch moves no parameter that others refer to as fake ones do."""
-    moves = ("to", "bfloat16", "half")
-    for name in moves:
-        setattr(model, name, lambda *_args, **_kwargs: model)
-    try:
-        yield
-    finally:
-        for name in moves:
-            delattr(model, name)

@@ -87,7 +87,7 @@ def test_a_gradient_that_waits_on_the_host_is_on_the_device_while_it_is_reduced(
 
 
 def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
-    found = step("accelerate")
+    found = step("torchtune")
     # The buffer of 4 bytes; of the layers the shards, 4 bytes over 2 ranks; in 16 bits the matrix copied last.
     reduced = [event for event in found if event.name == "reduction" and event.layer is None and event.change > 0][-1]
     assert held(reduced, "communication") == 4 * (EMBEDDING + HEAD)

@@ -65,6 +65,14 @@ def test_a_plan_that_counts_no_copies_takes_the_fused_optimizer(tmp_path: Path):
     assert parsed(launch("ddp"), tmp_path).optim == "adamw_torch_fused"
 
 
+def test_shards_of_gradients_are_reduced_at_each_micro_batch(tmp_path: Path):
+    several = {"data_parallel": 8, "micro_batch_size": 2}
+    sharded, replicated = (parsed(launch("accelerate", zero_stage=stage, **several), tmp_path) for stage in (3, 0))
+    assert sharded.gradient_accumulation_steps > 1
+    assert sharded.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
+    assert replicated.accelerator_config.gradient_accumulation_kwargs is None
+
+
 def test_deepspeed_brings_its_own_optimizer():
     content = training_artifacts(launch("deepspeed", data_parallel=8)).files["transformers"]
     assert content["deepspeed"] == "deepspeed.json"

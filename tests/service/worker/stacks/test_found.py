@@ -37,7 +37,8 @@ def test_stacks_are_told_by_what_they_have():
 
 def test_what_stands_in_for_a_stack_s_own_code_is_loaded_by_name():
     plain = OwnCode()
-    assert own_code_of(find_stack("accelerate")) == plain
+    assert own_code_of(find_stack("ddp")) == plain
+    assert own_code_of(find_stack("accelerate")).running is not plain.running
     assert own_code_of(find_stack("deepspeed")).engine is not plain.engine
     assert own_code_of(find_stack("megatron")).fuse_layers is not plain.fuse_layers
     assert own_code_of(find_stack("fsdp2")).cast_products is not plain.cast_products
@@ -46,6 +47,6 @@ def test_what_stands_in_for_a_stack_s_own_code_is_loaded_by_name():
 @pytest.mark.parametrize("stack", traced_stacks(), ids=lambda stack: stack.name)
 def test_a_stack_with_code_of_its_own_says_what_stands_in_for_it(stack):
     notes = stack.notes
-    assert bool(notes.engine) is stack.has_own_engine
+    assert bool(notes.engine) is (stack.has_own_engine or bool(stack.own_wrapper))
     assert bool(notes.kernels) is bool(notes.kernels_on_device) is stack.has_fused_kernels
     assert bool(notes.experts) is (stack.groups_experts or stack.deals_experts)

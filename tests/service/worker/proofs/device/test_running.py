@@ -39,8 +39,9 @@ def test_a_real_rank_holds_and_keeps_what_the_traced_one_does(case):
     assert account["held"] == held_bytes(ledger)
     seeds = 0 if case.get("recompute") == "full" else RANDOM_STATE_BYTES
     assert account["kept_for_backward_bytes"] == kept_bytes(ledger) - seeds
-    # Each seed and offset is rounded up to 512 bytes, and at most both of both layers are alive at the peak.
-    assert 0 <= ledger.peak().allocated_bytes - account["peak_bytes"] <= 4 * 512
+    # Each seed and offset is rounded up to 512 bytes, and at most both of both layers are alive at the peak; accelerate
+    # divides the loss by its own number of micro-batches besides, which is another number.
+    assert 0 <= ledger.peak().allocated_bytes - account["peak_bytes"] <= 5 * 512
     assert set(account["phase_seconds"]) == {"forward", "backward", "optimizer"}
 
 

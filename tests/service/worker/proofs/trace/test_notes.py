@@ -1,5 +1,7 @@
 """What a proof says of the code that ran."""
 
+from importlib.metadata import version
+
 import pytest
 
 from plimsoll.service.worker.proofs.trace.notes import NOTES, step_notes, traced_with
@@ -41,7 +43,7 @@ def test_every_note_holds_of_some_job_and_says_something():
 
 def test_a_run_on_a_device_leaves_out_what_holds_of_traces_alone():
     left_out = [sentence for sentence in notes() if sentence not in notes(on_device=True)]
-    assert [sentence.split()[0] for sentence in left_out] == ["Not", "reserved_bytes", "Steps"]
+    assert [sentence.split()[0] for sentence in left_out] == ["Not", "reserved_bytes", "Steps", "accelerate's"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,8 @@ def test_where_all_that_a_stack_runs_is_run_nothing_stands_in_for_it():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({}, "FSDP2"),
+        ({}, f"FSDP2 by accelerate {version('accelerate')}"),
+        ({"zero_stage": 0}, f"DistributedDataParallel by accelerate {version('accelerate')}"),
         ({"framework": "ddp", "zero_stage": 0}, "replicated parameters"),
         ({"framework": "fsdp2", "tensor_parallel": 2}, "FSDP2 and DTensor tensor parallelism"),
         ({**MEGATRON, "config": GEMMA}, "replicated parameters"),
