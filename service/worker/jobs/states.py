@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll.service.worker.jobs.job import MIXED_PRECISIONS, TraceJob
+from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.jobs.stack import Replication, Stack
 
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
@@ -27,7 +28,20 @@ def has_own_experts(job: TraceJob, stack: Stack) -> bool:
     return job.expert_parallel > 1 or (stack.groups_experts and job.has_experts)
 
 
+def traces_own_code(job: TraceJob, stack: Stack) -> bool:
+    """Return whether nothing of ours stands in a trace for what the stack would run.
+
+    Kernels that update in place, and fused ones, are stood in for by shape.
+    """
+    if stack.has_liger_kernels or job.fused_cross_entropy or job.optimizer in KERNEL_RULES:
+        return False
+    if stack.runs_own_model(job):
+        return not stack.has_fused_kernels
+    is_own = stack.has_own_engine or stack.runs_own_wrapper(job)
+    return runs_own_code(job, stack) or (is_own and not job.trains_adapters)
+
+
 def runs_own_code(job: TraceJob, stack: Stack) -> bool:
-    """Return whether all that the stack would run is what a trace runs."""
+    """Return whether torch's and transformers' code is all that the stack would run, as on a device."""
     is_plain = stack.is_plain_on_one_rank and not stack.has_liger_kernels
     return is_plain and job.world_size == 1 and not job.trains_adapters

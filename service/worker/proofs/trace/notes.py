@@ -22,7 +22,7 @@ class Note:
     """A sentence, and the jobs that it holds of; one `of_traces` does not hold of a run on a device.
 
     One `of_any_model` holds too where a trace runs the stack's own model, and not transformers'. One `of_stand_ins`
-    does not hold where the stack's own code wraps transformers' model.
+    does not hold where the stack's own code trains transformers' model.
     """
 
     words: str | Callable[[TraceJob, Stack], str]
@@ -145,14 +145,15 @@ NOTES = (
 
 def step_notes(job: TraceJob, stack: Stack, *, on_device: bool) -> list[str]:
     """Return what a job's step leaves out and what stands in for what."""
-    is_own, is_wrapped = (runs(job) and not on_device for runs in (stack.runs_own_model, stack.runs_own_wrapper))
+    is_own = stack.runs_own_model(job) and not on_device
+    has_own_part = stack.has_own_engine or (stack.runs_own_wrapper(job) and not on_device)
     notes = (
         note
         for note in NOTES
         if note.holds(job, stack)
         and not (on_device and note.of_traces)
         and (note.of_any_model or not is_own)
-        and not (note.of_stand_ins and is_wrapped)
+        and not (note.of_stand_ins and has_own_part)
     )
     return [note.sentence(job, stack) for note in notes]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
-from plimsoll.service.worker.jobs.states import runs_own_code
+from plimsoll.service.worker.jobs.states import traces_own_code
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from plimsoll.service.worker.proofs.trace.layer_sampling import StageTrace, sampling_notes, trace_stage
@@ -88,7 +88,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "verdict": verdict(
             predicted_bytes=predicted_bytes,
             measured_bytes=peak.allocated_bytes,
-            ran_own_code=runs_own_code(job, stack),
+            ran_own_code=traces_own_code(job, stack),
             runtime_bytes=int(memory["items"].get("runtime", 0)),
             planned_peak_bytes=int(memory["peak_bytes"]),
             limit_bytes=int(memory["limit_bytes"]),

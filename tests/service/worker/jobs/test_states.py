@@ -3,7 +3,13 @@
 import pytest
 
 from plimsoll.service.worker.jobs.reading import read_job
-from plimsoll.service.worker.jobs.states import has_own_experts, is_fully_sharded, keeps_master_weights, runs_own_code
+from plimsoll.service.worker.jobs.states import (
+    has_own_experts,
+    is_fully_sharded,
+    keeps_master_weights,
+    runs_own_code,
+    traces_own_code,
+)
 from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import config, job, request
 
@@ -15,6 +21,25 @@ from tests.service.worker.cases import config, job, request
 def test_a_stack_s_own_code_runs_only_where_it_adds_nothing_to_torch(framework, ranks, method, ran):
     job = read_job(request(layout={"framework": framework, "data_parallel": ranks}, training={"method": method}))
     assert runs_own_code(job, find_stack(framework)) is ran
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_own"),
+    [
+        ({"framework": "deepspeed"}, True),
+        ({"framework": "deepspeed", "optimizer": "adamw-8bit"}, False),
+        ({"framework": "accelerate"}, True),
+        ({"framework": "accelerate", "fused_cross_entropy": True}, False),
+        ({"framework": "torchtune", "precision": "bf16"}, True),
+        # Shapes stand in for its kernels.
+        ({"framework": "megatron", "zero_stage": 1}, False),
+        ({"framework": "fsdp2"}, False),
+        ({"framework": "ddp", "zero_stage": 0, "data_parallel": 1}, True),
+    ],
+)
+def test_a_trace_is_of_a_stack_s_own_code_where_nothing_stands_in_for_it(changes, is_own):
+    wanted = job(**changes)
+    assert traces_own_code(wanted, find_stack(wanted.framework)) is is_own
 
 
 @pytest.mark.parametrize(

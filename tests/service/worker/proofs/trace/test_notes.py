@@ -41,6 +41,12 @@ def test_every_note_holds_of_some_job_and_says_something():
         assert any(note.holds(*each) for each in wanted + fused), note
 
 
+@pytest.mark.parametrize("framework", ["deepspeed", "accelerate"])
+def test_nothing_stands_in_for_a_stack_whose_own_code_trains_transformers_model(framework):
+    assert not any("stand in for" in sentence for sentence in notes(framework=framework))
+    assert any("stand in for fsdp2's own code" in sentence for sentence in notes(framework="fsdp2"))
+
+
 def test_a_run_on_a_device_leaves_out_what_holds_of_traces_alone():
     left_out = [sentence for sentence in notes() if sentence not in notes(on_device=True)]
     assert [sentence.split()[0] for sentence in left_out] == ["Not", "reserved_bytes", "Steps", "accelerate's"]
