@@ -169,7 +169,7 @@ def _kernels_in_place() -> Iterator[None]:
     """Put shapes in place of the kernels that its own modules call: APEX's, Transformer Engine's, compiled ones."""
     from megatron.core.fusions import fused_bias_swiglu
     from megatron.core.models.common.embeddings import rope_utils
-    from megatron.core.optimizer import clip_grads
+    from megatron.core.optimizer import clip_grads, optimizer
     from megatron.core.tensor_parallel import layers
 
     from plimsoll.service.worker.stacks.megatron.core.kernels import rotated
@@ -195,6 +195,7 @@ def _kernels_in_place() -> Iterator[None]:
         names_given(layers, HAVE_TE=True, get_dummy_wgrad=_DummyGradients()),
         names_given(rope_utils, fused_apply_rotary_pos_emb=rotated),
         names_given(clip_grads, l2_norm_impl=norm),
+        names_given(optimizer, multi_tensor_scale_impl=add_up),
         names_given(fused_bias_swiglu, swiglu=half, weighted_swiglu=half, swiglu_back=back),
         names_given(fused_bias_swiglu, weighted_swiglu_back=weighted_back),
     ):
