@@ -7,6 +7,7 @@ import numpy as np
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
 
 def stage_logits(asked: Question) -> FloatArray:
@@ -35,7 +36,17 @@ def forward_logits(asked: Question) -> FloatArray:
     if loss.sequence_chunks:
         cast = FP32_BYTES * chunk_part(asked) if size < FP32_BYTES else 0.0
         return np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
-    return np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
+    logits = np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
+    return logits + np.where(asked.layouts.fused_cross_entropy, _fused_product(asked), 0.0)
+
+
+def _fused_product(asked: Question) -> FloatArray:
+    """Return the head's gradient of one chunk, which a fused loss adds where the sum lies in 16 bits alone.
+
+    Source: Liger-Kernel 0.8.5, ops/fused_linear_cross_entropy.py, `fused_linear_cross_entropy_forward`.
+    """
+    is_fp32 = asked.job.precision.compute_bytes == FP32_BYTES
+    return np.ceil(FP32_BYTES * asked.held.head_matrix_elements) if is_fp32 else NO_BYTES
 
 
 def differentiated_logits(asked: Question) -> FloatArray:

@@ -93,12 +93,14 @@ def _is_cast(hidden: torch.Tensor) -> bool:
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add a product to `total` where it lies; an fp32 one takes products of 16-bit matrices, `right` cast to 16.
+    """Add a product to `total` where it lies, if its matrices have 16 bits (`right` is cast); else it is made first.
 
-    The kernel does both in one call. torch's of a CPU makes the product first where the formats differ.
+    An fp32 total takes products of 16-bit matrices in one call, which torch's of a CPU does not.
     """
     same = right.to(left.dtype)
-    if total.dtype is left.dtype:
+    if left.dtype is torch.float32:
+        total += torch.mm(left, same)
+    elif total.dtype is left.dtype:
         torch.addmm(total, left, same, out=total)
     elif not isinstance(total, FakeTensor):
         total += torch.mm(left, same)
