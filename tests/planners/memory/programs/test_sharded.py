@@ -43,10 +43,9 @@ def test_the_last_layer_s_gather_meets_the_buffer_of_the_layer_before():
 
 def test_the_first_layer_s_gather_meets_the_root_s_buffer():
     first = taken(step("torchtune"), "weights", layer=0, phase=FORWARD)
-    # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features, and cosines
-    # and sines, 2 x 16, 2 bytes each.
+    # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features of 2 bytes.
     assert held(first, "communication") == 2 * 2 * (ROOT + LAYER)
-    assert held(first, "activations") == TOKENS * 2 * (64 + 2 * 16)
+    assert held(first, "activations") == TOKENS * 2 * 64
 
 
 def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
@@ -54,10 +53,11 @@ def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
     assert held(last, "communication") == 2 * 3 * LAYER
 
 
-def test_the_backward_pass_gathers_the_root_again_beside_the_log_softmax():
+def test_a_loss_behind_the_root_gathers_it_again_beside_its_gradient():
     again = taken(step("torchtune"), "weights", phase=BACKWARD)
     assert held(again, "communication") == 2 * 2 * ROOT
-    assert held(again, "logits") == 4 * TOKENS * WORDS
+    # The gradient of all logits, in the format that they were in.
+    assert held(again, "logits") == 2 * TOKENS * WORDS
 
 
 def test_fsdp1_has_views_of_its_buffers_and_keeps_the_root():
