@@ -20,28 +20,25 @@ from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, He
 class LaterPass(NamedTuple):
     """A later micro-batch of a pipeline, where there is one.
 
-    `others` wait meanwhile, the part `summed` of all sums has been made by then.
+    `others` wait meanwhile.
     """
 
     is_there: Mask
     others: FloatArray
-    summed: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chunks:
     """The chunks of interleaved stages: the lowest has the embedding and the highest the head.
 
-    Each is done with its last micro-batch before the next lower one is, and reduces its gradients then. `part` of a
-    stage's layers is in one, `lower` in all but the highest. As that is done `others` of the micro-batches wait in
-    lower ones. Where stages go through their chunks once, `goes_round_once`, a lower one has sums of its own then
-    alone; while the lowest is differentiated `others_of_lowest` wait.
+    Each is done with its last micro-batch before the next lower one is, and reduces its gradients then. As the highest
+    is done `others` of the micro-batches wait in lower ones. Where stages go through their chunks once,
+    `goes_round_once`, a lower one has sums of its own then alone; while the lowest is differentiated
+    `others_of_lowest` wait.
     """
 
     are_there: Mask
     goes_round_once: Mask
-    part: FloatArray
-    lower: FloatArray
     others: FloatArray
     others_of_lowest: FloatArray
 
@@ -53,8 +50,8 @@ class ShardedStage:
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
       head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit;
       with the `loss_behind_root` it is let go of before the loss, and gathered again once that is differentiated.
-    - `others` are the micro-batches that wait while the first is differentiated, `summed_at_first` the part of its
-      sums that it makes meanwhile; `later` the passes of later ones; `chunks` are None where no stage has several.
+    - `others` are the micro-batches that wait while the first is differentiated, `later` the passes of later ones;
+      `chunks` are None where no stage has several.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
       `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
@@ -105,7 +102,6 @@ class ShardedStage:
     whole_sum: FloatArray
     cut_sum: FloatArray
     sum_of_both: FloatArray
-    summed_at_first: FloatArray
     chunks: Chunks | None
     head_casts: tuple[Moment, ...]
 
@@ -115,13 +111,12 @@ def sharded(step: Step, stage: ShardedStage) -> None:
     lasting = begin(step, stage.rest)
     others = step.take("activations", "micro-batches that wait", NO_BYTES)
     work = _Passes(step, stage, lasting.p2p_buffers)
-    work.units.sums_made = stage.summed_at_first
     work.forward(others)
     work.backward()
     for later in stage.later:
         with step.where(later.is_there):
             step.resize(others, later.others)
-            work.forward_again(later)
+            work.forward_again()
             work.backward()
     if stage.chunks is not None:
         with step.where(stage.chunks.are_there):
@@ -147,6 +142,7 @@ class _Passes:
         self.summed: dict[object, Held] = {}
         self.kept: dict[Layer, Held] = {}
         self.gradient = step.carry("activations", "gradient of the stream")
+        self.is_in_lowest = False
         self.early = step.carry("gradients", "shards of higher chunks")
         self.reaches_embedding: Mask = True if stage.chunks is None else opposite(stage.chunks.goes_round_once)
         self.hooked = step.carry("activations", "inputs that hooks hold")
@@ -196,16 +192,15 @@ class _Passes:
         step = self.step
         step.drop(step.take("activations", "output before its scatter", layer.bytes.before_scatter))
 
-    def forward_again(self, later: LaterPass, *, has_loss: bool = True) -> None:
+    def forward_again(self, *, has_loss: bool = True) -> None:
         """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
         step, stage = self.step, self.stage
         step.phase = FORWARD
-        self.units.has_sums = later.summed is self.units.sums_made
-        self.units.sums_made = later.summed
+        self.units.has_sums = has_loss
         with step.quiet():
             if not self.units.has_sums:
                 with step.where(self.reaches_embedding):
-                    self.units.sum_up(stage.first, self._summed("first"), is_whole=True)
+                    self.units.sum_up(stage.first, self._summed("first"))
                 for layer in step.each(stage.layers):
                     self._sum(layer)
         for layer in step.each(stage.layers):
@@ -287,7 +282,7 @@ class _Passes:
         stage = self.stage
         if stage.head is not None:
             summed = self._summed("head")
-            self.units.close_backward(stage.head, self.whole["head"], gradient, summed, is_whole=True)
+            self.units.close_backward(stage.head, self.whole["head"], gradient, summed)
 
     def _layer(self, layer: Layer) -> None:
         step, units, own = self.step, self.units, layer.bytes
@@ -305,7 +300,7 @@ class _Passes:
         step.drop(self.kept[layer])
         step.grow(self.gradient, self.stage.message)
         gradients = step.take("gradients", "layer's gradients", own.unit.gradients)
-        units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer))
+        units.close_backward(own.unit, self.whole[layer], gradients, self._summed(layer), part=self._part(layer))
         step.grow(self.hooked, only(own.is_recomputed, self.stage.held_inputs))
 
     def _open_experts(self, layer: Layer, experts: Unit) -> None:
@@ -326,7 +321,7 @@ class _Passes:
         live = step.take("activations", "layer behind its experts", without(own.at_experts_reduced, unsaved))
         gradients = step.take("gradients", "experts' gradients", experts.gradients)
         held = self.whole[layer, "experts"]
-        self.units.close_backward(experts, held, gradients, self._summed((layer, "experts")))
+        self.units.close_backward(experts, held, gradients, self._summed((layer, "experts")), part=self._part(layer))
         step.drop(live)
         step.moments(own.beside_reduction, unsaved=unsaved)
 
@@ -344,7 +339,7 @@ class _Passes:
         step.resize(gradients, stage.uncut_embedding)
         for held in (cut, both, head):
             step.hand_over(held, gradients)
-        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"), is_whole=True)
+        units.close_backward(stage.first, self.whole["first"], gradients, self._summed("first"))
 
     def reduce_sums(self) -> None:
         """Reduce what a pipeline's micro-batches have summed, unit by unit."""
@@ -366,25 +361,25 @@ class _Passes:
         """Reduce all chunks but the lowest, and differentiate that."""
         step, stage, units = self.step, self.stage, self.units
         step.resize(others, chunks.others)
-        self._leave_chunks(chunks, chunks.lower)
+        self._leave_chunks(chunks)
         if stage.head is not None:
             units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
             units.finish()
-        self._leave_chunks(chunks, chunks.part)
-        self.reaches_embedding = True
+        self.reaches_embedding = self.is_in_lowest = True
+        self._leave_chunks(chunks)
         with step.where(chunks.goes_round_once):
             step.resize(others, chunks.others_of_lowest)
-            lowest = LaterPass(chunks.goes_round_once, chunks.others_of_lowest, chunks.part)
-            self.forward_again(lowest, has_loss=False)
+            self.forward_again(has_loss=False)
             self.backward(has_loss=False)
 
-    def _leave_chunks(self, chunks: Chunks, left: FloatArray) -> None:
-        """Let the chunks be reduced above those that so many of a stage's layers are left in."""
+    def _leave_chunks(self, chunks: Chunks) -> None:
+        """Let the highest chunk be reduced, or all above the lowest."""
         step, units = self.step, self.units
         with step.quiet():
             step.drop(self.early)
             for layer in step.each(self.stage.layers):
                 own, experts = layer.bytes, layer.bytes.experts
+                left = own.in_lowest if self.is_in_lowest else own.below_highest
                 named = [(own.unit, layer)] if experts is None else [(own.unit, layer), (experts, (layer, "experts"))]
                 for unit, name in named:
                     with step.where(True if unit is own.unit else own.has_expert_unit):
@@ -396,8 +391,12 @@ class _Passes:
     def _sum(self, layer: Layer) -> None:
         units, own = self.units, layer.bytes
         if own.experts is not None:
-            units.sum_up(own.experts, self._summed((layer, "experts")))
-        units.sum_up(own.unit, self._summed(layer))
+            units.sum_up(own.experts, self._summed((layer, "experts")), self._part(layer))
+        units.sum_up(own.unit, self._summed(layer), self._part(layer))
+
+    def _part(self, layer: Layer) -> FloatArray:
+        """Return of which part of the layers like it the chunk at work makes sums, or all chunks so far."""
+        return layer.bytes.in_lowest if self.is_in_lowest else layer.bytes.summed_at_first
 
     def _reduce_sums(self, layer: Layer) -> None:
         units, own = self.units, layer.bytes

@@ -10,6 +10,7 @@ from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
 from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
+from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.logits import (
     differentiated_logits,
     forward_logits,
@@ -19,7 +20,7 @@ from plimsoll.planners.memory.programs.logits import (
 )
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import Chunks, LaterPass, ShardedStage
-from plimsoll.planners.memory.programs.sharded_units import ALL_SUMS, Gathering
+from plimsoll.planners.memory.programs.sharded_units import Gathering
 from plimsoll.planners.memory.programs.stage_layers import FP8, gathered_into, is_divided, stage_layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment, Unit, mask_of, some
 
@@ -46,7 +47,6 @@ def sharded_stage(asked: Question) -> ShardedStage:
     first, head = _vocabulary(asked, has_own_units=has_own_units)
     waiting = waiting_micro_batch(asked)
     others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
-    summed = _summed_at_first(asked)
     is_fused = layouts.fused_cross_entropy & rows.has_head
     message = np.ceil(active.p2p_message)
     head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
@@ -69,7 +69,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or job.profile.loss.inside_model),
         closes_before_loss=traffic.vocabulary_units and not job.profile.loss.inside_model,
         others=some(others),
-        later=_later(asked, stays, others, waiting, summed),
+        later=_later(asked, stays, others, waiting),
         message=message,
         embedded=some(np.ceil(embedding_output(asked))),
         received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
@@ -95,7 +95,6 @@ def sharded_stage(asked: Question) -> ShardedStage:
         whole_sum=some(np.where(is_summed_whole, first.summed, 0.0)),
         cut_sum=some(np.where(is_summed_whole, first.reduced, 0.0)),
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
-        summed_at_first=summed,
         chunks=_chunks(asked, stays, waiting),
         head_casts=_head_casts(asked),
     )
@@ -113,9 +112,7 @@ def _uncut_embedding(
     return np.where(is_cut, own - table, np.where(is_summed_whole, whole, own))
 
 
-def _later(
-    asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray, summed: FloatArray
-) -> tuple[LaterPass, ...]:
+def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: FloatArray) -> tuple[LaterPass, ...]:
     """Return the passes of later micro-batches that can be the worst.
 
     One finds as many waiting as the first where the pipeline goes on, else one fewer, and all sums; of an interleaved
@@ -125,7 +122,7 @@ def _later(
     micro_batches = layouts.micro_batches(asked.job.global_batch_size)
     has_later = stays & (micro_batches > 1)
     fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
-    passes = LaterPass(mask_of(has_later), np.where(_goes_round_once(asked), others, fewer), summed)
+    passes = LaterPass(mask_of(has_later), np.where(goes_round_once(asked), others, fewer))
     return () if passes.is_there is False else (passes,)
 
 
@@ -141,25 +138,10 @@ def _chunks(asked: Question, stays: BoolArray, waiting: FloatArray) -> Chunks | 
     chunks, stages = layouts.virtual_pipeline, layouts.pipeline_parallel
     return Chunks(
         are_there=mask_of(are_there),
-        goes_round_once=mask_of(are_there & _goes_round_once(asked)),
-        part=1.0 / chunks,
-        lower=(chunks - 1) / chunks,
+        goes_round_once=mask_of(are_there & goes_round_once(asked)),
         others=np.ceil((chunks - 1) * stages / chunks * waiting),
         others_of_lowest=np.ceil(np.maximum(stages / chunks - 1.0, 0.0) * waiting),
     )
-
-
-def _summed_at_first(asked: Question) -> FloatArray:
-    """Return the part of all sums that the first micro-batch makes before others are fewer."""
-    goes_round_once = _goes_round_once(asked)
-    return np.where(goes_round_once, 1.0 / asked.layouts.virtual_pipeline, 1.0) if goes_round_once.any() else ALL_SUMS
-
-
-def _goes_round_once(asked: Question) -> BoolArray:
-    """Return where an interleaved stage has no more micro-batches than go through a chunk at a time."""
-    layouts = asked.layouts
-    micro_batches = layouts.micro_batches(asked.job.global_batch_size)
-    return (layouts.virtual_pipeline > 1) & (micro_batches <= layouts.pipeline_parallel)
 
 
 def _vocabulary(asked: Question, *, has_own_units: bool) -> tuple[Unit, Unit | None]:

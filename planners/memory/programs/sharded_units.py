@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.programs.chunks import WHOLE
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Unit, either, opposite
 from plimsoll.planners.memory.steps.step import Held, Step
-
-ALL_SUMS: FloatArray = np.ones(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,8 +48,6 @@ class Units:
         self._lets_shards_go = either(when.adds_up, when.sends)
         self._keeps_shards = opposite(self._lets_shards_go)
         self._lets_outputs_go = opposite(when.waits_for_replicas)
-        # The part of a unit's sum that is made; an interleaved stage comes to its chunks one after the other.
-        self.sums_made = ALL_SUMS
         # Whether sums are there already and no larger for a further micro-batch.
         self.has_sums = False
         self._buffer = step.carry("communication", "gathered")
@@ -128,8 +125,10 @@ class Units:
                 self._step.drop(ahead)
                 self._step.grow(whole, unit.weights)
 
-    def close_backward(self, unit: Unit, whole: Held, gradients: Held, summed: Held, *, is_whole: bool = False) -> None:
-        """Let go of a unit's weights and reduce its gradients, or add them up until the step's last micro-batch."""
+    def close_backward(
+        self, unit: Unit, whole: Held, gradients: Held, summed: Held, *, part: FloatArray = WHOLE
+    ) -> None:
+        """Let go of a unit's weights and reduce its gradients, or add up `part` of them until the last micro-batch."""
         step, when = self._step, self._when
         with step.where(self._reduces_at_once):
             step.drop(whole)
@@ -139,13 +138,12 @@ class Units:
                 # One after the other (torch, distributed/fsdp/_fully_shard/_fsdp_param.py,
                 # `to_accumulated_grad_if_needed`).
                 step.resize(gradients, unit.last_matrix_gradient)
-                self.sum_up(unit, summed, is_whole=is_whole)
+                self.sum_up(unit, summed, part)
             step.drop(gradients)
 
-    def sum_up(self, unit: Unit, summed: Held, *, is_whole: bool = False) -> None:
-        """Have as much of a unit's sum of gradients as has been made."""
-        is_whole = is_whole or self.sums_made is ALL_SUMS
-        self._step.resize(summed, unit.summed if is_whole else np.ceil(unit.summed * self.sums_made))
+    def sum_up(self, unit: Unit, summed: Held, part: FloatArray = WHOLE) -> None:
+        """Have a unit's sum of gradients, or a part where not all units like it have one."""
+        self._step.resize(summed, unit.summed if part is WHOLE else np.ceil(unit.summed * part))
 
     def reduce_summed(self, unit: Unit, whole: Held, summed: Held) -> None:
         """Reduce what micro-batches have summed of a unit, and let go of its weights."""

@@ -14,6 +14,7 @@ from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
+from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_round_once
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
@@ -111,6 +112,11 @@ def _layer(
     whole_moments = []
     if gradient_bytes is not None:
         whole_moments = moments_of_whole(asked, kind, held, own, gradient_bytes, runs_again)
+    parts, summed = None, WHOLE
+    if job.profile.weights.pipelines_gather_once:
+        parts = chunk_parts(asked, kind)
+    if parts is not None:
+        summed = np.where(goes_round_once(asked), 1.0 - parts.below_highest, 1.0)
     at_experts = at_experts_again = experts_gathered_again = at_experts_reduced = NO_BYTES
     beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:
@@ -131,6 +137,9 @@ def _layer(
         kept_before_experts=some(np.ceil(before_experts)),
         beside_moments=some(np.ceil(beside + backward.not_recomputed)),
         moments=_whole(_moments(asked, held, own, recomputed, expert_units, gradient_bytes) + whole_moments),
+        below_highest=WHOLE if parts is None else parts.below_highest,
+        in_lowest=WHOLE if parts is None else parts.lowest,
+        summed_at_first=summed,
         before_scatter=before_scatter(asked, own, runs_again),
         beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(at_experts),

@@ -136,6 +136,8 @@ class LayerOnRank:
     - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
       as its experts are gathered;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
+    - of layers like it on a stage the parts `below_highest` chunk and `in_lowest`, and `summed_at_first`, that of which
+      sums are made while the highest chunk is differentiated;
     - `before_scatter`: what stands beside what it keeps as its output is scattered, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `traffic` is what an engine adds that knows no units;
@@ -152,6 +154,9 @@ class LayerOnRank:
     kept_before_experts: FloatArray
     beside_moments: FloatArray
     moments: tuple[Moment, ...]
+    below_highest: FloatArray
+    in_lowest: FloatArray
+    summed_at_first: FloatArray
     before_scatter: FloatArray
     beside_return: FloatArray
     at_experts: FloatArray
