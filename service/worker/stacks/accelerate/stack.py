@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from plimsoll.service.worker.jobs.rule import Subject
 from plimsoll.service.worker.jobs.stack import Notes, Stack
 from plimsoll.service.worker.stacks.accelerate.jobs import is_wrapped_by_accelerate
+from plimsoll.service.worker.stacks.accelerate.rules import VERSIONS_ARE_THE_WORKER_S
 
 STACK = Stack(
     name="accelerate",
@@ -23,5 +25,6 @@ STACK = Stack(
             "Weights are there from the start: none is loaded."
         ),
     ),
+    rules={Subject.STACK: (VERSIONS_ARE_THE_WORKER_S,)},
     own_code=f"{__package__}.own_code",
 )

@@ -14,6 +14,7 @@ from plimsoll.service.worker.proofs.refusals import (
     sharding,
     stacks,
 )
+from plimsoll.service.worker.stacks.accelerate import rules as of_accelerate
 from plimsoll.service.worker.stacks.deepspeed import rules as of_deepspeed
 from plimsoll.service.worker.stacks.fsdp2 import rules as of_fsdp2
 from plimsoll.service.worker.stacks.megatron import rules as of_megatron
@@ -90,7 +91,7 @@ OF_REQUESTS = (
     _of_request("/training/precision", {"precision": "int8-mixed"}, {"precision": "tf32"}),
     _of_request("/training/optimizer", {"optimizer": "sophia"}, {"optimizer": "lion"}),
     _of_request("/training/attention", {"attention": "linear"}, {"attention": "eager"}),
-    _of_request("/training/kernels", {"kernels": "compiled"}, {"kernels": "eager"}),
+    _of_request("/training/kernels", {"kernels": "compiled"}, {"framework": "fsdp2", "kernels": "eager"}),
     _of_request("/layout/recompute", {"recompute": "sometimes"}, {"recompute": "full"}),
     _of_request("/layout/pipeline_schedule", {"pipeline_schedule": "pipedream"}, {"pipeline_schedule": "gpipe"}),
     _of_request("/layout/zero_stage", {"zero_stage": 4}, {"zero_stage": 2}),
@@ -373,6 +374,12 @@ OF_STACKS_THEMSELVES = (
         pointer="/training/optimizer",
         broken={"framework": "deepspeed", "optimizer": "adafactor"},
         obeyed={"framework": "deepspeed", "optimizer": "muon"},
+    ),
+    Example(
+        rule=of_accelerate.VERSIONS_ARE_THE_WORKER_S,
+        pointer="/training/kernels",
+        broken={"framework": "accelerate", "kernels": "eager"},
+        obeyed={"framework": "accelerate"},
     ),
     Example(
         rule=of_torchtune.A_BUILDER_MAKES_THE_MODEL,

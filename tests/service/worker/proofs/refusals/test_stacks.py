@@ -29,6 +29,6 @@ def test_kernels_that_a_stack_is_not_traced_with_are_refused(framework, kernels)
     assert refusal.value.pointer == "/training/kernels"
 
 
-@pytest.mark.parametrize(("framework", "kernels"), [("accelerate", "eager"), ("megatron", "fused")])
+@pytest.mark.parametrize(("framework", "kernels"), [("fsdp2", "eager"), ("megatron", "fused")])
 def test_naming_the_kernels_a_stack_is_traced_with_changes_nothing(framework, kernels):
     assert find_stack(framework, kernels) == find_stack(framework)
