@@ -30,6 +30,11 @@ SAVING_REASONS = {
     "gathered": "tensors are gathered one by one and rank 0 holds all of them in host memory",
     "staged": "every rank copies its part into shared host memory and goes on while it is written",
 }
+# By whether the trainer keeps the logits of all passes.
+EVALUATION_REASONS = {
+    False: "a forward pass without gradients, and its logits",
+    True: "a forward pass without gradients, beside the logits of the passes before, which the trainer keeps",
+}
 
 
 def spikes_of(
@@ -70,7 +75,7 @@ def spikes_of(
                     int(_at_stage(each.total, rows, row, index)) for each in evaluation_instants(asked, job.evaluation)
                 ),
                 host_bytes=0,
-                reason="a forward pass without gradients, with the logits that the trainer keeps",
+                reason=EVALUATION_REASONS[job.evaluation.keeps_logits],
             )
         )
     return tuple(spikes)

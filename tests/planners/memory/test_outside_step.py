@@ -74,6 +74,8 @@ def test_kept_logits_of_every_rank_can_be_the_peak():
     difference = _spike(kept, "evaluation").device_bytes - _spike(few, "evaluation").device_bytes
     assert difference == 10_240_000
     assert kept.phase == "evaluation"
+    assert "trainer keeps" in _spike(kept, "evaluation").reason
+    assert "keeps" not in _spike(few, "evaluation").reason
     assert kept.items.total_bytes == kept.peak_bytes
 
 
