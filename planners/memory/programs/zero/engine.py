@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.planners.layouts.candidates import FloatArray
+import numpy as np
+
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only
@@ -29,6 +31,7 @@ class Pass:
 class ZeroEngineStage:
     """Whole bytes of one rank.
 
+    - `sends_as_it_goes` says that gradients are on their way as soon as they are made, else they are added up;
     - `resting` is the reduction's bucket where it never goes; else it is `bucket` from the first gradient on, so many
       moments into the highest layer or with the head, and `bucket_before` in what comes before that; `persistent` are
       weights that stay gathered until the update;
@@ -43,6 +46,7 @@ class ZeroEngineStage:
 
     rest: AtRest
     layers: Layers
+    sends_as_it_goes: BoolArray
     resting: FloatArray
     bucket_before: FloatArray
     bucket: FloatArray
@@ -72,7 +76,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     step.leave(step.take("communication", "reduction's bucket", stage.resting))
     bucket = step.take("communication", "reduction's bucket", stage.bucket_before)
     persistent = step.take("communication", "weights that stay gathered", stage.persistent)
-    traffic = step.carry("gradients", "gradients and gathered weights")
+    traffic = step.carry(_item_of_traffic(stage), "gathered weights and gradients")
     step.phase = FORWARD
     _pass(step, traffic, stage.embedding)
     stream = step.take("activations", "residual stream", stage.message)
@@ -126,7 +130,12 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     update(step, stage.rest)
 
 
+def _item_of_traffic(stage: ZeroEngineStage) -> str:
+    """Return what an account calls the tensors that come and go; in a list's sums it makes no difference."""
+    return "communication" if np.all(stage.sends_as_it_goes) else "gradients"
+
+
 def _pass(step: Step, traffic: Held, of: Pass) -> None:
     """Let a part's tensors come and go, and keep what is left of them."""
-    step.drop(step.take("gradients", "gradients and gathered weights", of.most))
+    step.drop(step.take(traffic.item, traffic.name, of.most))
     step.resize(traffic, traffic.amount + of.left)

@@ -78,6 +78,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
             temporaries=rest.temporaries + spread(lambda way: way.update),
         ),
         layers=_layers(asked, followed, inverse),
+        sends_as_it_goes=zero_stage >= GRADIENTS_DIVIDED,
         resting=np.where(zero_stage == WEIGHTS_DIVIDED, bucket, spread(lambda way: way.staged)),
         bucket_before=np.where((zero_stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         bucket=np.where(is_flat, bucket, 0.0),

@@ -39,6 +39,14 @@ def test_stage_one_makes_all_gradients_before_any_is_sent():
     assert _event(_memory(1, 1), "backward").items.gradients >= 2 * (PARAMETERS - 64_000)
 
 
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_what_is_gathered_and_on_its_way_is_communication_and_gradients_are_what_is_kept(zero_stage):
+    items = _event(_memory(zero_stage, 0, gpus=4), "backward").items
+    # A quarter of all, and the fresh one of the largest matrix.
+    assert items.gradients <= 2 * (PARAMETERS / 4 + 64_000)
+    assert items.communication > BUCKET
+
+
 @pytest.mark.parametrize(
     ("zero_stage", "offload", "micro_batches", "each"),
     # The fp32 copy, its gradient and two events: 16 bytes. Beside them stage 3 holds 16-bit gradients, and the weights
