@@ -72,12 +72,13 @@ def save_repeated_heads(
 ) -> None:
     """Count keys and values as often as query heads share them; `saved` has bytes for each element of every tensor.
 
-    A single head that all share can be repeated as a view (torchtune, modules/attention.py: `expand` and `flatten`).
+    A single head that all share can be repeated as a view (torchtune, modules/attention.py: `expand` and `flatten`);
+    those of another layer are not the block's to save.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     for operation in attentions_of(block):
         for name, dim in zip(operation.inputs[1:], (operation.key_dim, operation.value_dim), strict=False):
-            if single_is_view and widths[name] == dim:
+            if not widths[name] or (single_is_view and widths[name] == dim):
                 continue
             repeated = element_bytes * operation.heads * dim / widths[name]
             saved[name] = max(saved.get(name, 0.0), repeated)

@@ -53,7 +53,7 @@ def test_images_install_what_the_locks_name_and_torch_and_what_asks_for_it():
         "pip install --no-deps .",
         "pip install --require-hashes --requirement requirements-worker.lock",
         "pip install --index-url ${TORCH_INDEX} torch==2.13.0",
-        "pip install --no-deps deepspeed==0.19.8 megatron-core==0.16.1",
+        "pip install --no-deps accelerate==1.15.0 deepspeed==0.19.8 megatron-core==0.16.1",
     }
     worker = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["worker"]
     assert "torch==2.13.0" in worker

@@ -34,10 +34,11 @@ class Chunks:
     Each is done with its last micro-batch before the next lower one is, and reduces its gradients then. As the highest
     is done `others` of the micro-batches wait in lower ones. Where stages go through their chunks once,
     `goes_round_once`, a lower one has sums of its own then alone; while the lowest is differentiated
-    `others_of_lowest` wait.
+    `others_of_lowest` wait. Stages that `have_head` have it in a unit with the embedding where that is one table.
     """
 
     are_there: Mask
+    have_head: Mask
     goes_round_once: Mask
     others: FloatArray
     others_of_lowest: FloatArray
@@ -261,6 +262,9 @@ class _Passes:
         step.drop(received, self.hooked)
         with step.where(self.reaches_embedding):
             self._embedding(head)
+        if stage.chunks is not None and stage.head is None:
+            with step.where(opposite(self.reaches_embedding)), step.where(stage.chunks.have_head):
+                units.close_backward(stage.first, self.whole["first"], head, self._summed("first"))
         step.drop(self.gradient)
 
     def _head(self) -> Held:

@@ -138,6 +138,7 @@ def _chunks(asked: Question, stays: BoolArray, waiting: FloatArray) -> Chunks | 
     chunks, stages = layouts.virtual_pipeline, layouts.pipeline_parallel
     return Chunks(
         are_there=mask_of(are_there),
+        have_head=mask_of(asked.rows.has_head),
         goes_round_once=mask_of(are_there & goes_round_once(asked)),
         others=np.ceil((chunks - 1) * stages / chunks * waiting),
         others_of_lowest=np.ceil(np.maximum(stages / chunks - 1.0, 0.0) * waiting),

@@ -16,10 +16,10 @@ def test_a_traced_plan_is_refuted_and_says_by_how_much():
     assert said[-1][0] == said[-1][1]
 
 
-def test_a_plan_that_predicts_what_is_traced_is_consistent():
+def test_a_plan_that_predicts_what_accelerate_s_own_code_holds_is_confirmed():
     measured = run(request(), lambda *_progress: None)["measured"]["peak_bytes"]
     result = run(request(allocated_bytes=measured), lambda *_progress: None)
-    assert (result["verdict"], result["relative_error"]) == ("consistent", 0.0)
+    assert (result["verdict"], result["relative_error"]) == ("confirmed", 0.0)
     assert result["traced_with"].startswith("transformers ")
     assert sum(result["measured"]["items"].values()) == measured
     assert measured <= result["measured"]["reserved_bytes"]
