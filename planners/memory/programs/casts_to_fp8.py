@@ -75,6 +75,7 @@ def _at_first_matrix(asked: Question, layer: LayerBackward) -> FloatArray:
     gathered = np.where(layouts.sequence_parallel, layouts.tensor_parallel, 1)
     output = np.where(layouts.tensor_parallel > 1, (1.0 + to_fp8) * gathered, 2.0) * message
     norm = NORM_IN_FP32 if job.profile.kernels.norm_keeps_fp32 else 1.0
-    before = layer.at_second_norm - layer.at_input_norm
+    # Of narrow heads the input norm's own backward pass holds more than the attention has saved.
+    before = np.maximum(layer.at_second_norm - layer.at_input_norm, 0.0)
     result: FloatArray = before + (norm + 1.0) * message + output
     return result
