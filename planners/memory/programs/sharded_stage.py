@@ -79,7 +79,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
         held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
         unsaved_head_input=_unsaved_head_input(asked),
-        loss_lets_go=some(np.where(is_fused, message, 0.0)),
+        # OPT 350M projects the stream to half as many features for its head.
+        loss_lets_go=some(np.where(is_fused, np.minimum(message, np.ceil(active.head)), 0.0)),
         forward_logits=forward_logits(asked),
         logits=differentiated_logits(asked),
         last_norm=np.ceil(_last_norm(asked)),
