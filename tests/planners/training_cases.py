@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
-from plimsoll.planners.layouts.stages import all_stages
-from plimsoll.planners.memory.activation_offload import left_on_device
-from plimsoll.planners.memory.activity import activity
-from plimsoll.planners.memory.companions import with_companions
-from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.question import Question
@@ -53,20 +49,7 @@ def asked(framework: str = "reference", *, layout: dict[str, Any] | None = None,
     """Return what the programs of one layout's step are asked; the global batch as `memory` has it."""
     degrees = layout or {}
     batch = degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
-    return asked_of(one_layout(**degrees), job(framework, **{"global_batch_size": batch, **changes}))
-
-
-def asked_of(layouts: Candidates, of: Job) -> Question:
-    """Return what the programs of a list of layouts are asked."""
-    rule, schedule = of.profile.can.stage_rule, of.pipeline_schedule
-    rows = all_stages(layouts, of.model, of.global_batch_size, rule=rule, schedule=schedule)
-    return Question(
-        layouts=layouts,
-        rows=rows,
-        job=of,
-        held=with_companions(holdings(layouts, rows, of), layouts, of),
-        active=left_on_device(activity(layouts, rows, of), layouts, of),
-    )
+    return question_of(one_layout(**degrees), job(framework, **{"global_batch_size": batch, **changes}))
 
 
 def events(framework: str = "reference", *, stage: int = 0, **changes: Any) -> tuple[Event, ...]:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.memory.steps.step import UPDATE
 from tests.planners.factories import small_llama
-from tests.planners.training_cases import asked, asked_of, events, held
+from tests.planners.training_cases import asked, events, held
 
 # Four layers of 36,992, twice 1,000 x 64 and a norm of 64; AdamW counts its steps in 4 bytes for each of 4 x 9 + 3.
 PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
@@ -64,7 +65,7 @@ def test_what_an_update_makes_is_gone_when_it_is_over():
 def test_under_gpipe_a_waiting_micro_batch_is_through_the_loss(schedule, is_more):
     layout = {"pipeline_parallel": 2, "zero_stage": 3}
     found = question(layout=layout, global_batch_size=4)
-    found = asked_of(found.layouts, replace(found.job, pipeline_schedule=schedule))
+    found = question_of(found.layouts, replace(found.job, pipeline_schedule=schedule))
     assert (waiting_micro_batch(found)[-1].max() > found.active.stage[-1].max() + 1) == is_more
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.random_plans.files import SETS
 from benchmarks.random_plans.planning import _candidates, read_request
-from benchmarks.reserved_memory.planned_events import each_by_itself
+from benchmarks.reserved_memory.planned_events import each_by_itself, question_of
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.programs.choice import (
     OUTSIDE_STEPS,
@@ -24,7 +24,7 @@ from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of
 from tests.planners.factories import small_llama, small_mixtral
 from tests.planners.sharding.models import DEEPSEEK, spec
-from tests.planners.training_cases import asked, asked_of, job
+from tests.planners.training_cases import asked, job
 
 # Every fifteenth of the stored plans: forty, of all stacks, models and methods.
 DRAWN = range(0, 600, 15)
@@ -49,7 +49,7 @@ def test_a_step_is_the_program_of_how_its_stack_holds_weights(framework, zero_st
 
 def test_layouts_of_one_list_go_through_different_programs():
     rows = candidates_from_rows([{"data_parallel": 2, "zero_stage": stage} for stage in (0, 3)])
-    question = asked_of(rows, job("accelerate", model=small_llama(), sequence_length=32, global_batch_size=2))
+    question = question_of(rows, job("accelerate", model=small_llama(), sequence_length=32, global_batch_size=2))
     found = {program: own.tolist() for program, own in programs_of(question)}
     assert found == {REPLICATED: [True, False], SHARDED: [False, True]}
 
@@ -67,7 +67,7 @@ def plans():
 def asked_by(number):
     plan = plans()[number]
     (own,) = jobs_of(read_request(plan.request).question)
-    return asked_of(_candidates(plan.layout), own)
+    return question_of(_candidates(plan.layout), own)
 
 
 @pytest.mark.parametrize("number", DRAWN)
@@ -110,6 +110,6 @@ def test_a_layout_needs_as_much_in_a_list_as_alone(model, tokens):
         for recompute in (0, 2)
     ]
     own = job("fsdp2", model=model, gpus=4, sequence_length=tokens, global_batch_size=4)
-    together = np.broadcast_to(stage_peaks(prepared(asked_of(candidates_from_rows(rows), own))), (1, len(rows)))
-    alone = [stage_peaks(prepared(asked_of(candidates_from_rows([row]), own))).item() for row in rows]
+    together = np.broadcast_to(stage_peaks(prepared(question_of(candidates_from_rows(rows), own))), (1, len(rows)))
+    alone = [stage_peaks(prepared(question_of(candidates_from_rows([row]), own))).item() for row in rows]
     assert together[0].tolist() == alone

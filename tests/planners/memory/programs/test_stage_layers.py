@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.layouts.candidates import FULL, candidates_from_rows
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank
 from tests.planners.factories import small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
-from tests.planners.training_cases import asked, asked_of, job
+from tests.planners.training_cases import asked, job
 
 MIXED = spec(DEEPSEEK, num_hidden_layers=6, first_k_dense_replace=2)
 FULL_SHARDING = {"data_parallel": 4, "shard_group": 4, "zero_stage": 3}
@@ -87,7 +88,7 @@ def _amounts(value):
 
 def test_a_list_of_layouts_has_units_of_experts_in_some_of_them():
     rows = candidates_from_rows([{**FULL_SHARDING, "expert_parallel": degree} for degree in (1, 2)])
-    question = asked_of(rows, job("fsdp2", model=MIXED, sequence_length=32, global_batch_size=4))
+    question = question_of(rows, job("fsdp2", model=MIXED, sequence_length=32, global_batch_size=4))
     found = stage_layers(question, gradient_bytes=np.full(1, 2.0), expert_units=np.array([False, True]))
     mixture: LayerOnRank = found.runs[1].layers[1][0].bytes
     assert mixture.has_expert_unit.tolist() == [0, 1]

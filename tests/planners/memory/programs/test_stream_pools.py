@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import MIB
@@ -11,7 +12,7 @@ from plimsoll.planners.memory.programs.choice import events_of, pool_peaks, prep
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, POOLS, REDUCED, stream_peaks
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from tests.planners.factories import small_llama, small_mixtral
-from tests.planners.training_cases import asked, asked_of, events, job, memory
+from tests.planners.training_cases import asked, events, job, memory
 
 ALONE = {"data_parallel": 1, "shard_group": 1, "batch": 1}
 HALVED = {"data_parallel": 4, "shard_group": 4, "tensor_parallel": 2, "sequence_parallel": 1, "batch": 4}
@@ -110,8 +111,8 @@ def test_a_layout_s_pools_are_the_same_in_a_list_as_alone():
         for recompute in (0, FULL)
     ]
     own = job("fsdp2", model=small_mixtral(), gpus=4, sequence_length=32, global_batch_size=4)
-    together = stream_peaks(prepared(asked_of(candidates_from_rows(rows), own)), own)
-    alone = [stream_peaks(prepared(asked_of(candidates_from_rows([row]), own)), own) for row in rows]
+    together = stream_peaks(prepared(question_of(candidates_from_rows(rows), own)), own)
+    alone = [stream_peaks(prepared(question_of(candidates_from_rows([row]), own)), own) for row in rows]
     for name in ("main", "others"):
         in_list = np.broadcast_to(getattr(together, name), (1, len(rows)))[0]
         assert in_list.tolist() == [getattr(each, name).item() for each in alone]
