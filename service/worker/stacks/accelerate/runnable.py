@@ -45,8 +45,8 @@ def runnable_accelerate(job: TraceJob, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _launched(job: TraceJob, rank: int) -> Iterator[None]:
-    """Let accelerate take the process group for one of GPUs', and forget it again: it keeps what it knows for good."""
-    from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
+    """Let accelerate take the process group for one of GPUs'."""
+    from accelerate.state import DistributedType, PartialState
 
     found = ("fake", DistributedType.MULTI_GPU) if is_launched_on_many(job) else (None, DistributedType.NO)
     variables = {
@@ -60,12 +60,26 @@ def _launched(job: TraceJob, rank: int) -> Iterator[None]:
         "ACCELERATE_USE_FSDP": "false",
         "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
     }
-    with environment(**variables), replaced(PartialState, "_prepare_backend", lambda *_asked: found):
-        try:
-            yield
-        finally:
-            AcceleratorState._reset_state(reset_partial_state=True)
-            GradientState._reset_state()
+    prepared = replaced(PartialState, "_prepare_backend", lambda *_asked: found)
+    with environment(**variables), prepared, _nothing_known():
+        yield
+
+
+@contextlib.contextmanager
+def _nothing_known() -> Iterator[None]:
+    """Let accelerate begin as in a new process: what it finds first, it keeps for good."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    known = [state._shared_state for state in (PartialState, AcceleratorState, GradientState)]
+    before = [dict(each) for each in known]
+    for each in known:
+        each.clear()
+    try:
+        yield
+    finally:
+        for each, found in zip(known, before, strict=True):
+            each.clear()
+            each.update(found)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.nn.parallel import distributed
 
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.service.worker.proofs.device.running import held_bytes
 from plimsoll.service.worker.stacks.accelerate.runnable import as_it_is, numbered
 from tests.service.worker.cases import traced
 
@@ -22,15 +23,37 @@ def what_is_changed():
     )
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_what_accelerate_is_given_to_run_is_taken_back(stage):
+def what_accelerate_knows():
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    before = what_is_changed()
+    return [dict(state._shared_state) for state in (AcceleratorState, GradientState, PartialState)]
+
+
+@pytest.fixture
+def alone():
+    """accelerate as a program leaves it that found itself alone, as transformers' TrainingArguments do."""
+    from accelerate.state import PartialState
+
+    yield PartialState(cpu=True)
+    PartialState._reset_state()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_accelerate_is_given_to_run_is_taken_back(stage):
+    traced(zero_stage=stage)  # what a first import sets, stays
+    before, known = what_is_changed(), what_accelerate_knows()
     traced(zero_stage=stage)
     assert what_is_changed() == before
-    assert not any(state._shared_state for state in (AcceleratorState, GradientState, PartialState))
+    assert what_accelerate_knows() == known
     assert not dist.is_initialized()
+
+
+def test_what_accelerate_found_before_a_trace_says_nothing_of_its_ranks(alone):
+    known = what_accelerate_knows()
+    sharded, replicated = (held_bytes(traced(zero_stage=stage))["parameter"] for stage in (3, 0))
+    assert alone.num_processes == 1
+    assert 0.25 <= sharded / replicated < 0.26  # of 4 ranks, and what a shard is padded with
+    assert what_accelerate_knows() == known
 
 
 def test_a_worker_without_accelerate_says_what_to_install(monkeypatch):
