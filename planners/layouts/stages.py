@@ -15,8 +15,10 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.ground.identity import ByIdentity
@@ -35,8 +37,10 @@ class StageRows:
     A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers that
     `chunk_layers` deals to a stage, and `layers_of_run` those of each of the model's runs of like ones (`model_runs`);
     `first_layer` is the first one, were they one run.
+    `pipelines` are the ones that differ, with the stages of each that are rows, [row, pipeline].
     """
 
+    pipelines: Pipelines
     stage: IntArray
     first_layer: IntArray
     layers: IntArray
@@ -45,6 +49,23 @@ class StageRows:
     has_embedding: BoolArray
     has_head: BoolArray
     in_flight: FloatArray
+
+    def of_tables(self, table: Callable[[int, int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return what pipelines' tables, [quantity, stage] by degree and chunks a stage, have for every row."""
+        return _of_tables(self.pipelines, len(self.stage.shape) - 1, table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelines:
+    """Pipelines that differ in `degrees` or `chunks` a stage, the stages asked for of each, [row, pipeline].
+
+    Each layout has one, at its `place` among them.
+    """
+
+    degrees: IntArray
+    chunks: IntArray
+    stages: IntArray
+    place: IntArray
 
 
 def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) -> tuple[IntArray, IntArray]:
@@ -137,99 +158,98 @@ def deciding_stages(
     An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
     alike those are the first, and the second where it has more layers.
     """
-    pipelines = _pipelines(layouts)
+    degrees, chunks, place = _pipelines(layouts)
     deciding = [
-        _deciding(ByIdentity(model), degree, chunks, rule)
-        for degree, chunks in zip(pipelines.stages.tolist(), pipelines.chunks.tolist(), strict=True)
+        _deciding(ByIdentity(model), degree, several, rule)
+        for degree, several in zip(degrees.tolist(), chunks.tolist(), strict=True)
     ]
     most = max(len(stages) for stages in deciding)
     # The first stage stands in for those that a shorter list lacks.
-    stage = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
-    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
+    stages = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
+    pipelines = Pipelines(degrees=degrees, chunks=chunks, stages=stages, place=place)
+    return _rows(layouts, pipelines, model, global_batch_size, rule, schedule)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
 def _deciding(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
     """Return the stages of one pipeline that can be the worst, in their order."""
-    stages = np.arange(pipeline_parallel)
-    held = _held(same, stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule)
+    held = _held(same, pipeline_parallel, virtual_pipeline, rule)
     layers = np.stack(held.layers_of_kind, axis=1)
     kept: list[int] = []
-    for stage in stages.tolist():
+    for stage in range(pipeline_parallel):
         if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
             kept.append(stage)
-    return tuple(sorted({*kept, *stages[held.has_head].tolist()}))
+    return tuple(sorted({*kept, *np.flatnonzero(held.has_head).tolist()}))
 
 
 def all_stages(
     layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
 ) -> StageRows:
     """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
-    pipelines = _pipelines(layouts)
-    stage = np.minimum(np.arange(pipelines.stages.max()).reshape(-1, 1), pipelines.stages - 1)
-    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
+    degrees, chunks, place = _pipelines(layouts)
+    stages = np.minimum(np.arange(degrees.max()).reshape(-1, 1), degrees - 1)
+    pipelines = Pipelines(degrees=degrees, chunks=chunks, stages=stages, place=place)
+    return _rows(layouts, pipelines, model, global_batch_size, rule, schedule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pipelines:
-    """The pipelines that differ in stages or chunks a stage, and which of them each layout has, `place`."""
-
-    stages: IntArray
-    chunks: IntArray
-    place: IntArray
-
-
-def _pipelines(layouts: Candidates) -> _Pipelines:
+def _pipelines(layouts: Candidates) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the pipelines' degrees and chunks a stage, and which of them each layout has."""
     most = int(layouts.virtual_pipeline.max())
     keys, place = distinct((layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1)
-    return _Pipelines(stages=keys // most + 1, chunks=keys % most + 1, place=place)
+    return keys // most + 1, keys % most + 1, place
 
 
 def _rows(
-    layouts: Candidates,
-    pipelines: _Pipelines,
-    stage: IntArray,
-    model: ModelSpec,
-    global_batch_size: int,
-    rule: str,
-    schedule: str,
+    layouts: Candidates, pipelines: Pipelines, model: ModelSpec, global_batch_size: int, rule: str, schedule: str
 ) -> StageRows:
-    """Return the rows of `stage`, [row, pipeline]."""
-    held = _held(ByIdentity(model), stage, pipelines.stages, pipelines.chunks, rule)
-    place = pipelines.place.reshape(*(1,) * (len(layouts.shape) - pipelines.place.ndim), *pipelines.place.shape)
-    stages = stage.take(place, axis=1)
+    same = ByIdentity(model)
+    tables = _of_tables(pipelines, len(layouts.shape), lambda *pipeline: _held(same, *pipeline, rule).table)
+    stage, first_layer, layers, has_head, *counts = tables
+    runs = len(model_runs(same))
     in_flight = micro_batches_in_flight(
         layouts.pipeline_parallel,
         layouts.virtual_pipeline,
-        stages,
+        stage,
         layouts.micro_batches(global_batch_size),
         schedule=schedule,
     )
     return StageRows(
-        stage=stages,
-        first_layer=held.first_layer.take(place, axis=1),
-        layers=held.layers.take(place, axis=1),
-        layers_of_kind=tuple(counts.take(place, axis=1) for counts in held.layers_of_kind),
-        layers_of_run=tuple(counts.take(place, axis=1) for counts in held.layers_of_run),
-        has_embedding=stages == 0,
-        has_head=held.has_head.take(place, axis=1),
+        pipelines=pipelines,
+        stage=stage,
+        first_layer=first_layer,
+        layers=layers,
+        layers_of_kind=tuple(counts[runs:]),
+        layers_of_run=tuple(counts[:runs]),
+        has_embedding=stage == 0,
+        has_head=has_head > 0,
         in_flight=in_flight,
     )
 
 
+def _of_tables(pipelines: Pipelines, axes: int, table: Callable[[int, int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return what each row has of its pipeline's table, [quantity, row, layout] with so many axes of layouts."""
+    every = zip(pipelines.degrees.tolist(), pipelines.chunks.tolist(), pipelines.stages.T, strict=True)
+    of_rows = np.stack([table(degree, chunks)[:, stages] for degree, chunks, stages in every], axis=-1)
+    place = pipelines.place
+    return of_rows.take(place.reshape(*(1,) * (axes - place.ndim), *place.shape), axis=-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """What stages hold of a model, as in `StageRows`."""
+    """What all stages of a pipeline hold of a model, as in `StageRows`."""
 
     first_layer: IntArray
     layers: IntArray
     layers_of_kind: tuple[IntArray, ...]
     layers_of_run: tuple[IntArray, ...]
     has_head: BoolArray
+    table: IntArray
 
 
-def _held(same: ByIdentity[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _held(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> _Held:
     """Return what each stage holds of the model in all its chunks."""
+    stage, pipeline, virtual = np.arange(pipeline_parallel), np.array(pipeline_parallel), np.array(virtual_pipeline)
     runs = model_runs(same)
     layers, of_run = np.zeros_like(stage), [np.zeros_like(stage) for _ in runs]
     for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
@@ -242,12 +262,15 @@ def _held(same: ByIdentity[ModelSpec], stage: IntArray, pipeline: IntArray, virt
     of_kind = [np.zeros_like(stage) for _ in same.value.layers]
     for counts, run in zip(of_run, runs, strict=True):
         of_kind[run.kind] += counts
+    first_layer = _dealt(same.value, stage, pipeline, rule)[0]
+    has_head = stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline
     return _Held(
-        first_layer=_dealt(same.value, stage, pipeline, rule)[0],
+        first_layer=first_layer,
         layers=layers,
         layers_of_kind=tuple(of_kind),
         layers_of_run=tuple(of_run),
-        has_head=stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline,
+        has_head=has_head,
+        table=np.stack([stage, first_layer, layers, has_head, *of_run, *of_kind]),
     )
 
 
@@ -284,10 +307,9 @@ def distinct_stages(
     Of equal stages the first keeps the most micro-batches.
     """
     kinds = {layer: kind for kind, block in enumerate(model.layers) for layer in block.layers}
-    stages = np.arange(pipeline_parallel)
-    has_head = _held(ByIdentity(model), stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule).has_head
+    has_head = _held(ByIdentity(model), pipeline_parallel, virtual_pipeline, rule).has_head
     firsts: dict[object, int] = {}
-    for stage in stages.tolist():
+    for stage in range(pipeline_parallel):
         chunks = held_chunks(model, stage, pipeline_parallel, virtual_pipeline, rule=rule)
         held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in chunks)
         firsts.setdefault((held, stage == 0, bool(has_head[stage])), stage)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import chunk_layers, model_runs
 from plimsoll.planners.memory.programs.question import Question
 
 WHOLE: FloatArray = np.ones(())
+# Kinds of layers of some hundred models, a few dozen pipelines each.
+MOST_KEPT_PIPELINES = 4096
 
 
 class ChunkParts(NamedTuple):
@@ -23,26 +28,29 @@ class ChunkParts(NamedTuple):
 
 def chunk_parts(asked: Question, kind: int) -> ChunkParts | None:
     """Return where a stage has its layers of a kind; None where no stage has several chunks."""
-    layouts, rows, model = asked.layouts, asked.rows, asked.job.model
-    virtual = layouts.virtual_pipeline
-    if virtual.max() == 1:
+    if asked.layouts.virtual_pipeline.max() == 1:
         return None
-    stage, pipeline, chunks = np.broadcast_arrays(rows.stage, layouts.pipeline_parallel, virtual)
-    runs = [run.layers for run in model_runs(ByIdentity(model)) if run.kind == kind]
-    lowest = highest = np.zeros(stage.shape)
-    dealt = chunk_layers(model, stage, pipeline, chunks, rule=asked.job.profile.can.stage_rule)
-    for chunk, (first, count) in enumerate(dealt):
-        held = sum((_overlap(first, count, layers) for layers in runs), np.zeros(stage.shape))
-        lowest = held if chunk == 0 else lowest
-        highest = np.where(chunks == chunk + 1, held, highest)
-    every = np.maximum(rows.layers_of_kind[kind], 1)
-    return ChunkParts(below_highest=1.0 - highest / every, lowest=lowest / every)
+    same, rule = ByIdentity(asked.job.model), asked.job.profile.can.stage_rule
+    return ChunkParts(*asked.rows.of_tables(lambda *pipeline: _parts(same, kind, *pipeline, rule)))
 
 
-def goes_round_once(asked: Question) -> BoolArray:
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _parts(
+    same: ByIdentity[ModelSpec], kind: int, pipeline_parallel: int, virtual_pipeline: int, rule: str
+) -> FloatArray:
+    """Return both parts of every stage of a pipeline, [part, stage]."""
+    stage = np.arange(pipeline_parallel)
+    degrees = (np.array(degree) for degree in (pipeline_parallel, virtual_pipeline))
+    runs = [run.layers for run in model_runs(same) if run.kind == kind]
+    dealt = chunk_layers(same.value, stage, *degrees, rule=rule)
+    held = np.array([sum(_overlap(*chunk, layers) for layers in runs) for chunk in dealt])
+    every = np.maximum(held.sum(axis=0), 1.0)
+    return np.stack([1.0 - held[-1] / every, held[0] / every])
+
+
+def goes_round_once(layouts: Candidates, job: Job) -> BoolArray:
     """Return where an interleaved stage has no more micro-batches than go through a chunk at a time."""
-    layouts = asked.layouts
-    micro_batches = layouts.micro_batches(asked.job.global_batch_size)
+    micro_batches = layouts.micro_batches(job.global_batch_size)
     return (layouts.virtual_pipeline > 1) & (micro_batches <= layouts.pipeline_parallel)
 
 

@@ -123,7 +123,7 @@ def _later(asked: Question, stays: BoolArray, others: FloatArray, waiting: Float
     micro_batches = layouts.micro_batches(asked.job.global_batch_size)
     has_later = stays & (micro_batches > 1)
     fewer = np.where(micro_batches > rows.in_flight, others, np.maximum(others - waiting, 0.0))
-    passes = LaterPass(mask_of(has_later), np.where(goes_round_once(asked), others, fewer))
+    passes = LaterPass(mask_of(has_later), np.where(goes_round_once(layouts, asked.job), others, fewer))
     return () if passes.is_there is False else (passes,)
 
 
@@ -140,7 +140,7 @@ def _chunks(asked: Question, stays: BoolArray, waiting: FloatArray) -> Chunks | 
     return Chunks(
         are_there=mask_of(are_there),
         have_head=mask_of(asked.rows.has_head),
-        goes_round_once=mask_of(are_there & goes_round_once(asked)),
+        goes_round_once=mask_of(are_there & goes_round_once(layouts, asked.job)),
         others=np.ceil((chunks - 1) * stages / chunks * waiting),
         others_of_lowest=np.ceil(np.maximum(stages / chunks - 1.0, 0.0) * waiting),
     )

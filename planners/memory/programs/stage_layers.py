@@ -116,7 +116,7 @@ def _layer(
     if job.profile.weights.pipelines_gather_once:
         parts = chunk_parts(asked, kind)
     if parts is not None:
-        summed = np.where(goes_round_once(asked), 1.0 - parts.below_highest, 1.0)
+        summed = np.where(goes_round_once(layouts, job), 1.0 - parts.below_highest, 1.0)
     at_experts = at_experts_again = experts_gathered_again = at_experts_reduced = NO_BYTES
     beside_reduction: tuple[Moment, ...] = ()
     if experts is not None:

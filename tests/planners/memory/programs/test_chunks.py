@@ -32,4 +32,5 @@ def test_stages_of_one_chunk_have_no_parts():
 @pytest.mark.parametrize(("batch", "once"), [(4, True), (8, False)])
 def test_as_many_micro_batches_as_stages_go_round_once(batch, once):
     # Two replicas: two micro-batches each, or four.
-    assert goes_round_once(question(batch)).reshape(-1).tolist() == [once]
+    asked = question(batch)
+    assert goes_round_once(asked.layouts, asked.job).reshape(-1).tolist() == [once]
