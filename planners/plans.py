@@ -376,7 +376,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCounts:
-    """How large the search was; a layout counts as considered if its memory was evaluated."""
+    """How large the search was; a layout counts as considered if its memory was evaluated, or bounded."""
 
     layouts_considered: int
     layouts_excluded: int

@@ -11,7 +11,7 @@ import numpy as np
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages, deciding_stages, held_chunks
 from plimsoll.planners.memory.activation_offload import left_on_device
 from plimsoll.planners.memory.activity import Activity, activity
@@ -21,6 +21,7 @@ from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
+from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
@@ -84,6 +85,32 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     pools = stream_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)), job)
     peaks = np.broadcast_to(_peaks(pools, layouts, rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
+
+
+def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return what each layout's worst stage takes at the least, by what every program holds at one of two moments.
+
+    As the loss is known, that is weights and states, what layers keep of micro-batches, and the logits; where some of
+    unlike layers are recomputed, the micro-batch at work is left out. A pipeline that gathers weights once has sums of
+    all gradients as it differentiates its last micro-batch, unless it lets its chunks' go one by one.
+    """
+    rows, weights = _stages(deciding_stages, layouts, job), job.profile.weights
+    held = holdings(layouts, rows, job)
+    active = left_on_device(activity(layouts, rows, job), layouts, job)
+    is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(active.layers) == 1)
+    others = np.maximum(rows.in_flight - 1.0, 0.0) * active.stage
+    least = others + np.where(is_known, active.stage, 0.0) + active.logits
+    if weights.gradients_always_resident:
+        least = least + held.gradients
+    if weights.pipelines_gather_once:
+        goes_on = layouts.micro_batches(job.global_batch_size) > rows.in_flight
+        sums = np.where(goes_round_once(layouts, job), 0.0, job.reduce_bytes * held.stage_elements)
+        summed = np.maximum(least, sums + np.where(goes_on, others, 0.0))
+        gathered = job.precision.compute_bytes * held.stage_elements
+        least = np.where(layouts.pipeline_parallel > 1, summed + gathered, least)
+    least = least + held.parameters + held.optimizer
+    most: FloatArray = np.broadcast_to(least, (rows.stage.shape[0], *layouts.shape)).max(axis=0)
+    return most + _fragmentation(most, job) + _runtime(layouts, job)
 
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:

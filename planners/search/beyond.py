@@ -2,9 +2,10 @@
 
 There are hundreds of thousands of them, and the time of a layout takes a hundredth of what its memory takes to work
 out. So they are timed first, and only those are given memory that are no slower than the best that is known: nothing
-is passed over that could win. Two lower bounds come before that. A base takes at least what its forward and backward
-passes take, whatever its sharding, offload and recomputation; and where nothing fits with room, the layouts of the
-least memory decide first whether anything does.
+is passed over that could win. Three lower bounds come before that. A base takes at least what its forward and backward
+passes take, whatever its sharding, offload and recomputation; where nothing fits with room, the layouts of the least
+memory decide first whether anything does; and of those that are fast enough most have no room for their states and
+what they keep alone (`least_bytes`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import step_seconds
 
 BASES_A_BLOCK = 65_536  # that are timed at once
-# Layouts that are given memory first, then twice as many and so on: the best of the first spare most others.
-LAYOUTS_AT_FIRST = 4096
+# Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
+LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
 
 
@@ -179,7 +180,8 @@ def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_sto
         part = np.sort(order[start : start + step])
         start, step = start + step, 2 * step
         live = some.distinct[..., part] & best.could_lose_to(gpus[part], seconds[..., part])
-        found = evaluated(replace(some.of_bases(part), distinct=live), job, hardware, should_stop)
+        fast = replace(some.of_bases(part), distinct=live)
+        found = evaluated(fast, job, hardware, should_stop, only_room=True)
         if found is not None:
             pools.append(found)
             best = best_of(question, pools) or best

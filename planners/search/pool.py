@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from plimsoll.planners.ground.errors import PlanningStopped
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, concatenate
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, concatenate
 from plimsoll.planners.layouts.grid import Cells, Grid
-from plimsoll.planners.memory.peak import Needs, excess, have_memory, needs_of, verdicts
+from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
 from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, contenders
 from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
@@ -24,6 +24,8 @@ from plimsoll.planners.timing.step import StepSeconds, concatenated, step_of, st
 # Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
 # Python are paid more often.
 LAYOUTS_A_CHUNK = 65_536
+# So many layouts take as long to work out as the calls of Python for a grid, however few it has.
+LAYOUTS_WORTH_A_CALL = 3072
 # Larger than any array of a chunk: three stages of five moments in fp64.
 KEPT_BYTES = 16 * 2**20
 
@@ -34,7 +36,8 @@ class Pool:
 
     `steps` are the parts of `seconds`. `excess` is as `planners.memory.peak` has it.
 
-    `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
+    `considered` counts the layouts whose memory was evaluated or too large by the least that they take, `fitting` those
+    of them that fit.
     """
 
     job: Job
@@ -68,33 +71,77 @@ def keep_freed_memory() -> None:
     np.empty(KEPT_BYTES, dtype=np.uint8)
 
 
-def evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop) -> Pool | None:
+def evaluated(
+    grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop, *, only_room: bool = False
+) -> Pool | None:
     """Return the contenders among the distinct layouts of a grid; None where it has none.
 
+    With `only_room` the memory of those is left at the least they take that have no room for that.
     `should_stop` is asked before every chunk of layouts; raises `PlanningStopped` once it says so.
     """
     efficiency = efficiency_on(job.profile.name, hardware)
-    parts = []
+    parts, grid = [], grid.smallest()
     for bases in alike(grid):
         step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
         for start in range(0, bases.size, step):
             if should_stop():
                 raise PlanningStopped
             part = grid.of_bases(bases[start : start + step]).smallest()
-            parts.append(_contenders_of(part, job, hardware, efficiency))
+            considered = len(part)
+            if only_room:
+                part = replace(part, distinct=part.distinct & _could_fit(part, job, hardware)).smallest()
+            contenders = _contenders_of(part, job, hardware, efficiency) if len(part) else _none_of(part, job)
+            parts.append(replace(contenders, considered=considered))
     return _one_pool(parts) if parts else None
 
 
-def alike(grid: Grid) -> Iterator[IntArray]:
-    """Yield bases that may have the same ZeRO stages and offload, those of one pipeline stage and of several apart.
+def _could_fit(part: Grid, job: Job, hardware: Hardware) -> BoolArray:
+    return least_bytes(part.layouts, job) <= hardware.limit_bytes
 
-    What a rule forbids may have no memory to work out at all; and a single stage is worked out once.
+
+def _none_of(part: Grid, job: Job) -> Pool:
+    """Return the pool of a grid without layouts."""
+    return Pool(
+        job=job,
+        layouts=part.take(np.zeros(0, dtype=np.int64)),
+        **dict.fromkeys(("peaks", "node_host", "excess", "verdicts", "seconds"), np.zeros(0)),
+        steps=untimed(0),
+        considered=0,
+        fitting=0,
+    )
+
+
+def alike(grid: Grid) -> Iterator[IntArray]:
+    """Yield bases that may have much the same ZeRO stages and offload, those of one stage and of several apart.
+
+    A single stage is worked out once. Bases with other choices go together where that wastes fewer layouts than one
+    more call costs; not with other ZeRO stages where experts are divided, for which a shard group may have no ranks.
     """
     allowed = np.broadcast_to(grid.distinct, grid.shape).any(axis=(0, 1))
-    is_piped = np.broadcast_to(grid.layouts.pipeline_parallel > 1, (grid.bases,))
-    kinds = 2 ** np.arange(allowed.shape[0] + 1) @ np.vstack([allowed, is_piped]).astype(np.int64)
-    for kind in np.unique(kinds[allowed.any(axis=0)]).tolist():
-        yield np.flatnonzero(kinds == kind)
+    kinds = 2 ** np.arange(allowed.shape[0]) @ allowed.astype(np.int64)
+    apart = np.broadcast_to(grid.layouts.pipeline_parallel > 1, (grid.bases,)).astype(np.int64)
+    if (grid.layouts.expert_parallel > 1).any():
+        stages = np.broadcast_to(1 << grid.layouts.zero_stage, allowed.shape)
+        apart = apart + 2 * np.bitwise_or.reduce(np.where(allowed, stages, 0), axis=0)
+    for group in np.unique(apart[kinds > 0]).tolist():
+        yield from _together(kinds, (apart == group) & (kinds > 0), math.prod(grid.shape[:2]))
+
+
+def _together(kinds: IntArray, own: BoolArray, layouts_each: int) -> Iterator[IntArray]:
+    """Yield the bases of similar kinds, sets of choices as bits, each choice having so many layouts."""
+    found, counts = np.unique(kinds[own], return_counts=True)
+    members: set[int] = set()
+    union = bases = layouts = 0
+    for kind, count in zip(found.tolist(), counts.tolist(), strict=True):
+        wider, more = union | kind, count * layouts_each * kind.bit_count()
+        wasted = wider.bit_count() * (bases + count) * layouts_each - layouts - more
+        if members and wasted > LAYOUTS_WORTH_A_CALL:
+            yield np.flatnonzero(own & np.isin(kinds, list(members)))
+            members, wider, bases, layouts = set(), kind, 0, 0
+        members.add(kind)
+        union, bases, layouts = wider, bases + count, layouts + more
+    if members:
+        yield np.flatnonzero(own & np.isin(kinds, list(members)))
 
 
 def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:
