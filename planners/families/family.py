@@ -93,7 +93,9 @@ class Traits:
     trust_remote_code, less what transformers 5.23 reads without it). `class_sizes` are what its config class fills in
     where a wrapper's `text_config` leaves it out. `rotary_fraction` is the part of a key's features that turn where a
     config does not say. `interpolates_positions`: full layers interpolate positions, beside the plain ones of windows.
-    `states_stretched_positions`: `max_position_embeddings` counts the scaling in already.
+    `states_stretched_positions`: `max_position_embeddings` counts the scaling in already. `wrapped_layers` are the
+    classes of its text model's layers, where transformers' own list of what FSDP is to wrap (`_no_split_modules`) has
+    one that the loaded model lacks, at which accelerate gives up.
 
     Source of every family's: its modelling and configuration files in transformers 5.23, or the file named beside it.
     """
@@ -109,6 +111,7 @@ class Traits:
     rotary_fraction: float = 1.0
     interpolates_positions: bool = False
     states_stretched_positions: bool = False
+    wrapped_layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

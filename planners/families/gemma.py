@@ -97,6 +97,7 @@ FAMILIES: Mapping[str, Family] = {
         reader=Wrapper(
             text_type="gemma3_text", tower="siglip_vision_model", tied_by_default=True, projector=gemma3_projector
         ),
+        wrapped_layers=("Gemma3DecoderLayer",),
         interpolates_positions=True,
         states_stretched_positions=True,
     ),

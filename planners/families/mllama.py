@@ -160,5 +160,6 @@ FAMILIES: Mapping[str, Family] = {
         reader=Wrapper(
             text_type="mllama_text_model", fixed_tower=mllama_tower, tied_by_default=False, projector=mllama_projector
         ),
+        wrapped_layers=("MllamaCrossAttentionDecoderLayer", "MllamaSelfAttentionDecoderLayer"),
     ),
 }

@@ -31,5 +31,6 @@ FAMILIES: Mapping[str, Family] = {
             may_be_blind=True,
             projector=gemma4_projector,
         ),
+        wrapped_layers=("Gemma4TextDecoderLayer",),
     ),
 }

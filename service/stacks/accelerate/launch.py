@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from plimsoll.planners.families import traits
 from plimsoll.service.launch.training import Target, TrainingLaunch, chosen_dtypes, given_reasons, uneven_nodes
 from plimsoll.service.launch.yaml_text import yaml_text
 
@@ -76,6 +77,8 @@ def _data_parallel(launch: TrainingLaunch) -> dict[str, Any]:
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_offload_params": launch.layout.offload == "optimizer+parameters",
     }
+    if layers := traits(launch.model_config["model_type"]).wrapped_layers:
+        fsdp["fsdp_transformer_layer_cls_to_wrap"] = ",".join(layers)
     return {"distributed_type": "FSDP", **precision, "fsdp_config": fsdp, **_hybrid(launch)}
 
 

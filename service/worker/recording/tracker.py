@@ -165,7 +165,7 @@ class StorageTracker(TorchDispatchMode):
         It does so into a gradient that nobody else holds, as an empty one's maker does, but not while a dispatch mode
         such as this one is on (torch, csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`).
         """
-        if func is not ADD or self._phase != BACKWARD:
+        if func is not ADD or self._phase != BACKWARD or not isinstance(args[0], torch.Tensor):
             return False
         if tuple(args[0].shape) in self._summed_shapes:
             return True

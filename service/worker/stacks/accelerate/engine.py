@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.nn.parallel import DistributedDataParallel
 
+from plimsoll.planners.families import traits
 from plimsoll.service.stacks.accelerate.launch import MIXED_PRECISION
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
@@ -124,6 +125,7 @@ def _sharding(job: TraceJob) -> Any:
         fsdp_version=2,
         reshard_after_forward=job.zero_stage == max(FULL_SHARDING_STAGES),
         auto_wrap_policy="TRANSFORMER_BASED_WRAP",
+        transformer_cls_names_to_wrap=list(traits(job.config["model_type"]).wrapped_layers) or None,
         activation_checkpointing=recomputes_every_layer(job),
         cpu_ram_efficient_loading=False,
         # Pinned or not, the host's memory is as much; a trace has none to pin.

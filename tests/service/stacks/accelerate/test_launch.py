@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import launch
@@ -51,6 +52,17 @@ def test_fsdp2_lets_go_of_weights_after_each_layer_in_stage_3(
     assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, reshards)
     assert plugin.state_dict_type.name == "SHARDED_STATE_DICT"
     assert plugin.activation_checkpointing is False
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [("Qwen/Qwen3.5-9B", "Qwen3_5DecoderLayer"), ("google/gemma-3-27b-it", "Gemma3DecoderLayer")]
+)
+def test_layers_are_named_where_transformers_names_some_that_are_not_there(model: str, named: str, tmp_path: Path):
+    config = catalogue().model(model).config
+    _, environment = launched(launch("accelerate", config=config, data_parallel=8, zero_stage=3), tmp_path)
+    assert environment["FSDP_TRANSFORMER_CLS_TO_WRAP"] == named
+    _, environment = launched(launch("accelerate", data_parallel=8, zero_stage=3), tmp_path)
+    assert "FSDP_TRANSFORMER_CLS_TO_WRAP" not in environment
 
 
 def test_whole_layers_are_recomputed_by_fsdps_own_option(tmp_path: Path):

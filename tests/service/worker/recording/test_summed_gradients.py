@@ -31,3 +31,15 @@ def test_a_third_gradient_is_no_new_memory_where_the_weight_s_shape_is_told(told
         live += -1 if event.is_release else 1
         most = max(most, live)
     assert most == 1 + weights  # the weight itself is seen as it is multiplied by
+
+
+def test_a_tensor_that_is_added_to_a_number_in_a_second_run_is_new_memory():
+    # torch.add of a number first: a mixture's router computed again by sparse mixing (modeling_phimoe.py).
+    ledger = Ledger()
+    with FakeTensorMode():
+        mask = torch.zeros(ROWS, COLUMNS)
+        tracker = StorageTracker(ledger, StreamClock(), logit_shapes=frozenset(), summed_shapes=frozenset())
+        with tracker.watching():
+            tracker.begin_phase(0, BACKWARD)
+            torch.add(0.3333, mask, alpha=0.6667)
+    assert [event.piece.requested_bytes for event in ledger.events if not event.is_release] == [WEIGHT_BYTES]
