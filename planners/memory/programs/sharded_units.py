@@ -110,20 +110,19 @@ class Units:
 
     def open_backward(self, unit: Unit, whole: Held) -> None:
         """Copy a unit that was gathered ahead out of its buffer."""
-        self._open(unit, whole, self._ahead)
-
-    def open_experts(self, unit: Unit, whole: Held) -> None:
-        """Copy a layer's experts out of theirs."""
-        self._open(unit, whole, self._experts_ahead)
-
-    def _open(self, unit: Unit, whole: Held, ahead: Held) -> None:
         with self._step.where(self._when.by_layer):
             if self._when.copies_out:
                 self._step.grow(whole, unit.weights)
-                self._step.drop(ahead)
+                self._step.drop(self._ahead)
             else:
-                self._step.drop(ahead)
+                self._step.drop(self._ahead)
                 self._step.grow(whole, unit.weights)
+
+    def open_experts(self, unit: Unit, whole: Held) -> None:
+        """Copy a layer's experts out of their buffer, beside that of the next layer's."""
+        with self._step.where(self._when.by_layer):
+            self._step.grow(whole, unit.weights)
+            self._step.shrink(self._experts_ahead, unit.buffer)
 
     def close_backward(
         self, unit: Unit, whole: Held, gradients: Held, summed: Held, *, part: FloatArray = WHOLE

@@ -52,6 +52,16 @@ def test_what_is_gathered_once_stays():
     assert sizes(gather_twice, by_layer=False, copies_out=False) == [8, 16]
 
 
+def test_experts_are_copied_out_beside_the_next_layer_s_buffer():
+    def act(recorded, units):
+        units.gather_ahead(UNIT.buffer, UNIT.buffer)
+        units.gather_ahead(UNIT.buffer, UNIT.buffer)
+        units.open_experts(UNIT, recorded.carry("communication", "weights"))
+
+    # Two layers' buffers with their experts'; the weights of one layer's experts, whose buffer goes.
+    assert sizes(act) == [10, 20, 30, 40, 48, 38]
+
+
 def reduce_once(recorded, units):
     gradients = recorded.take("gradients", "whole", UNIT.gradients)
     whole, summed = recorded.carry("communication", "weights"), recorded.carry("communication", "sums")
@@ -153,12 +163,13 @@ def test_experts_that_a_pipeline_keeps_gathered_are_not_gathered_for_a_second_ru
 
 def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them():
     found = mixture_step(beside_shared(), expert_parallel=2, recompute=2)
-    # This layer's weights, the buffers of what lies beside the next one's experts and of half of its own experts over
-    # two ranks, and the head that is reduced. Beside the experts are the shared one, 3 x 64 x 128, the biases of query,
-    # key and value, and a score of one row, of which four ranks gather four.
+    # This layer's weights, the buffers of the next one and of its experts, and of half of its own experts over two
+    # ranks, and the head that is reduced. Beside the experts are the shared one, 3 x 64 x 128, the biases of query, key
+    # and value, and a score of one row, of which four ranks gather four.
     beside = BESIDE + 24_576 + 64 + 32 + 32 + 4 * 64
     own = 2 * (EXPERTS // 2 + beside)
-    assert experts_run_again(found) == [own + 2 * beside + 2 * EXPERTS // 2 + 4 * HEAD]
+    next_ahead = 2 * beside + 2 * EXPERTS // 2
+    assert experts_run_again(found) == [own + next_ahead + 2 * EXPERTS // 2 + 4 * HEAD]
 
 
 @pytest.mark.parametrize(("recompute", "ranks"), [(0, 2), (2, 4)])
