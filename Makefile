@@ -129,14 +129,14 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,deepspeed,megatron]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,trl,deepspeed,megatron]'
 	@# Of torchtune a trace runs the models and the training code, which need none of what its data need besides.
 	$(PIP_INSTALL) --no-deps torchtune
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,deepspeed,megatron,test]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,trl,deepspeed,megatron,test]'
 	@# Only their configs and command lines are read, which need none of what they depend on besides.
 	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan torchtune
 	@touch $@ $(VENV)/.serve

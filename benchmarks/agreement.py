@@ -21,7 +21,7 @@ from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
-from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.questions import Companion, LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 
@@ -257,6 +257,20 @@ ADAPTER_WAYS: tuple[dict[str, Any], ...] = (
     WHOLE_ADAPTERS | {"recompute": "none", "method": "qlora"},
     *(WHOLE_ADAPTERS | {"recompute": "none", "framework": "deepspeed", "zero_stage": stage} for stage in range(3)),
 )
+BESIDE_A_REFERENCE = {"framework": "accelerate", "recompute": "none", "sequence_length": 1536, "micro_batch": 2} | {
+    "companions": ({"role": "reference", "precision": "bf16"},)
+}
+# Run for `PREFERENCE_MODELS`: a policy beside its reference, which FSDP2 gathers whole or every rank has.
+PREFERENCE_MODELS = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
+PREFERENCE_WAYS: tuple[dict[str, Any], ...] = (
+    BESIDE_A_REFERENCE,
+    BESIDE_A_REFERENCE | {"recompute": "full", "sequence_length": 4096},
+    BESIDE_A_REFERENCE | {"zero_stage": 2, "micro_batches": 2},
+    BESIDE_A_REFERENCE | {"zero_stage": 0},
+    BESIDE_A_REFERENCE | {"zero_stage": 0, "recompute": "full", "sequence_length": 512, "micro_batches": 3, "gpus": 1},
+    BESIDE_A_REFERENCE | {"method": "lora", "sequence_length": 2048},
+    BESIDE_A_REFERENCE | {"method": "qlora", "recompute": "full", "zero_stage": 0, "micro_batch": 6},
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -295,6 +309,7 @@ class Case:
             "precision": "",
             "kernels": "kernels ",
             "fused_cross_entropy": "fused loss ",
+            "companions": "beside a ",
         }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *(way.strip() for way in ways)))
@@ -304,6 +319,8 @@ def _in_words(value: Any) -> str:
     """Return a setting's value, nothing of a plain yes; of recomputation every so-manieth layer or parts of layers."""
     if value is True:
         return ""
+    if isinstance(value, tuple):
+        return " and a ".join(each["role"] for each in value)
     if not isinstance(value, Mapping):
         return str(value)
     return f"every {value['every']}" if "every" in value else "+".join(value["modules"])
@@ -323,6 +340,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in LIGER_WAYS)
     for model in FEW_MODELS:
         yield from (Case(model=model, way=way) for way in MORE_LIGER_WAYS)
+    for model in PREFERENCE_MODELS:
+        yield from (Case(model=model, way=way) for way in PREFERENCE_WAYS)
     for model in MORE_MODELS:
         yield from (Case(model=model, way=way) for way in WAYS if "tensor_parallel" not in way)
     for model in GPT_MODELS:
@@ -362,6 +381,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "optimizer": way.pop("optimizer", "adamw"),
         "kernels": way.pop("kernels", None),
     }
+    companions = way.pop("companions", ())
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
@@ -377,6 +397,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         fused_cross_entropy=way.pop("fused_cross_entropy", False),
         activation_offload=offload,
         framework=framework,
+        companions=tuple(Companion(**each) for each in companions),
         layout=LayoutRequest(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
@@ -391,7 +412,10 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     request = {
         "level": "trace",
         "model": {"name": case.model, "config": config},
-        "request": {"training": {**training, "sequence_length": length, "attention": "flash", "recompute": recompute}},
+        "request": {
+            "training": training
+            | {"sequence_length": length, "attention": "flash", "recompute": recompute, "companions": companions}
+        },
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
     }
     return request, dataclasses.asdict(plan.memory)

@@ -51,3 +51,4 @@ GradientCompression: TypeAlias = Literal["none", "bf16", "fp16", "powersgd", "1-
 # What a model beside the one that learns is for.
 CompanionRole: TypeAlias = Literal["reference", "reward", "value"]
 COMPANION_ROLES: tuple[CompanionRole, ...] = get_args(CompanionRole)
+REFERENCE: CompanionRole = "reference"

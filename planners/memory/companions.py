@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.terms import REFERENCE
 from plimsoll.planners.jobs.job import CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
@@ -78,7 +79,7 @@ def companion_forwards(layouts: Candidates, job: Job) -> Iterator[CompanionForwa
         own_rows = all_stages(layouts, own.model, job.global_batch_size)
         beside = activity(layouts, own_rows, own)
         kept = functools.reduce(np.maximum, [_at_layer(beside, layer, companion) for layer in beside.layers])
-        has_logits = companion.role == "reference"
+        has_logits = companion.role == REFERENCE
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
         yield CompanionForward(
             role=companion.role,

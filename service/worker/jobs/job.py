@@ -63,7 +63,8 @@ class TraceJob:
     `recompute_modules` are the parts of each layer that selective recomputation
     computes again, none meaning what the stack does. `data_parallel` ranks are grouped
     into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
-    `gradient_dtype` is the format in which gradients are added up, None the stack's own.
+    `gradient_dtype` is the format in which gradients are added up, None the stack's own. `reference` is that of a
+    frozen model like the own one, with which this one is compared, None where there is none.
     """
 
     model_name: str
@@ -98,6 +99,7 @@ class TraceJob:
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
+    reference: str | None = None
 
     @property
     def states_on_host(self) -> bool:

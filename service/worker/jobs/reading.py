@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
-from plimsoll.planners.questions import Lora
+from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD, REFERENCE
+from plimsoll.planners.questions import Companion, Lora
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 
 
@@ -51,6 +51,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
             lora=_lora(training.get("lora")),
+            reference=_reference(training.get("companions")),
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
@@ -77,6 +78,16 @@ def _recompute_parts(asked: Any) -> dict[str, Any]:
     if not isinstance(asked, dict):
         return {}
     return {"recompute_every": asked.get("every"), "recompute_modules": tuple(asked.get("modules", ()))}
+
+
+def _reference(companions: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return the format of the first reference among the models beside the one that learns."""
+    formats = (
+        each.get("precision", Companion(role=REFERENCE).precision)
+        for each in companions or ()
+        if each["role"] == REFERENCE
+    )
+    return next(formats, None)
 
 
 def _lora(part: Mapping[str, Any] | None) -> Lora:

@@ -32,6 +32,7 @@ class Subject(StrEnum):
     KERNELS = "kernels"
     FAMILY = "family"
     CONTEXT = "context"
+    COMPANIONS = "companions"
     DEVICE = "device"
 
 

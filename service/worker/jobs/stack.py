@@ -78,7 +78,8 @@ class Stack:
     `own_model` is the installed package that makes whole steps of the jobs of which `runs_own_model` holds.
 
     `own_wrapper` is the installed package that shards or replicates whole models by torch's own ways, of the jobs of
-    which `runs_own_wrapper` holds.
+    which `runs_own_wrapper` holds. `own_trainer` is the installed package whose trainers run over that, with models
+    beside the one that learns.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
     not imported, for torch comes with it. `rules` are those that its jobs break
@@ -114,6 +115,7 @@ class Stack:
     runs_own_model: Callable[[TraceJob], bool] = _none
     own_wrapper: str = ""
     runs_own_wrapper: Callable[[TraceJob], bool] = _none
+    own_trainer: str = ""
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
     own_code: str = ""

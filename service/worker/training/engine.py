@@ -30,8 +30,26 @@ class Standing:
     device: torch.device
 
 
+class Objective(Protocol):
+    """What a trainer makes a loss of, where it is not the model's own of the next tokens."""
+
+    @property
+    def logit_shapes(self) -> frozenset[tuple[int, int]]:
+        """Return the rows and columns that mark a tensor as logits."""
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        """Return a micro-batch's inputs."""
+
+    def loss(self, model: Any, batch: dict[str, torch.Tensor]) -> Any:
+        """Return the loss of a micro-batch, by the wrapped model."""
+
+
 class Engine(Optimizer, Protocol):
     """An optimizer that takes part in the passes too."""
+
+    @property
+    def objective(self) -> Objective | None:
+        """Return what makes the loss, None where it is the model's own."""
 
     def attach(self, making: Making) -> AbstractContextManager[None]:
         """Return the context in which its hooks stand on parameters and modules."""

@@ -22,7 +22,7 @@ from plimsoll.service.worker.recording.patches import StreamClock, traceable_tor
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
-from plimsoll.service.worker.training.engine import Engine
+from plimsoll.service.worker.training.engine import Engine, Objective
 from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.gated_delta import gated_delta_kernels
@@ -74,7 +74,10 @@ def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineSta
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")
             rank = build_rank(job, stack, mesh, stage)
-            record_steps(job, stack, stage, rank, storage_tracker(job, ledger, clock), training_batch(job), report)
+            objective = rank.engine.objective if rank.engine else None
+            tracker = storage_tracker(job, ledger, clock, objective)
+            batch = objective.batch() if objective else training_batch(job)
+            record_steps(job, stack, stage, rank, tracker, batch, report)
             recorded = ledger.so_far()
     return recorded
 
@@ -106,12 +109,16 @@ def record_steps(
         run_until_steady(run, tracker, report, stops_when_steady=stops_when_steady)
 
 
-def storage_tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracker:
+def storage_tracker(
+    job: TraceJob, ledger: Ledger, clock: StreamClock, objective: Objective | None = None
+) -> StorageTracker:
     """Return a tracker that knows the job's logits by their shapes; call it in the mode that it is to watch."""
     vocabulary, tokens = job.vocabulary_size, job.micro_batch_tokens
     shapes = {(tokens, vocabulary), (tokens, -(-vocabulary // job.tensor_parallel))}
     if job.fused_cross_entropy:
         shapes.add((chunk_tokens(tokens, hidden_size(job.config), vocabulary), vocabulary))
+    if objective is not None:
+        shapes |= objective.logit_shapes
     return StorageTracker(ledger, clock, logit_shapes=frozenset(shapes))
 
 
@@ -207,7 +214,10 @@ def _run_micro_batch_of_engine(
     with engine.micro_batch(is_last=is_last):
         watcher.begin_phase(step, FORWARD)
         with rank.keeping:
-            loss = _output_and_loss(job, stack, engine.model, rank, batch)[1]
+            if engine.objective is None:
+                loss = _output_and_loss(job, stack, engine.model, rank, batch)[1]
+            else:
+                loss = engine.objective.loss(engine.model, batch)
         watcher.begin_phase(step, BACKWARD)
         engine.backward(loss, is_last=is_last)
 

@@ -38,6 +38,11 @@ NOTHING_WAITS_ON_THE_HOST = Rule(
     pointer=lambda asked: "/layout/offload" if asked.job.states_on_host else "/layout/activation_offload",
     words="What waits on the host is told from what is on the device in a trace, and not run on one yet.",
 )
+REFERENCE_IS_TRACED = Rule(
+    broken=lambda asked: asked.job.reference is not None,
+    pointer="/training/companions",
+    words="A reference model runs in a trace, by TRL's own code, and not on a device yet.",
+)
 RULES = (
     ENGINE_RUNS,
     WEIGHTS_HAVE_VALUES,
@@ -45,4 +50,5 @@ RULES = (
     PRODUCTS_HAVE_VALUES,
     RECURRENCES_HAVE_KERNELS,
     NOTHING_WAITS_ON_THE_HOST,
+    REFERENCE_IS_TRACED,
 )

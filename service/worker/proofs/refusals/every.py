@@ -11,6 +11,7 @@ from plimsoll.service.worker.jobs.rule import DEVICE, Asked, Rule, Subject, firs
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.proofs.refusals import (
     adapters,
+    companions,
     devices,
     families,
     kernels,
@@ -32,6 +33,7 @@ RULES: Mapping[Subject, tuple[Rule, ...]] = {
     Subject.KERNELS: kernels.RULES,
     Subject.FAMILY: families.RULES,
     Subject.CONTEXT: ranks.RULES_OF_CONTEXT,
+    Subject.COMPANIONS: companions.RULES,
     Subject.DEVICE: devices.RULES,
 }
 

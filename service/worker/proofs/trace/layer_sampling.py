@@ -10,6 +10,7 @@ from typing import Any
 from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
+from plimsoll.service.worker.jobs.states import is_fully_sharded
 from plimsoll.service.worker.recording.curve import phase_at
 from plimsoll.service.worker.recording.layer_stretches import numbered_anew
 from plimsoll.service.worker.recording.ledger import Ledger
@@ -101,10 +102,13 @@ def layer_sample(job: TraceJob, stack: Stack, stage: PipelineStage) -> Sample | 
     layers = stage.last_layer - stage.first_layer + 1
     is_partly_recomputed = job.recompute == "full" and job.recompute_layers is not None
     masks = job.attention == "eager" and job.config.get("sliding_window")  # a mask for each kind of layer there is
-    # An engine's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
+    # An engine's flat buffers are of the whole depth, as what FSDP2 gathers of a reference, and what an engine gathers
+    # ahead follows a count of elements.
+    is_reference_gathered = job.reference is not None and is_fully_sharded(job, stack)
     if (
         stack.has_own_engine
         or stack.runs_own_model(job)
+        or is_reference_gathered
         or layers < LEAST_SAMPLED_LAYERS
         or job.virtual_pipeline > 1
         or is_partly_recomputed

@@ -137,6 +137,14 @@ NOTES = (
         of_stand_ins=True,
     ),
     Note(
+        holds=lambda job, _stack: job.reference is not None,
+        words=(
+            "TRL's own DPOTrainer made the loss, beside a reference of its own that TRL prepared. Every token counts "
+            "as one of a completion; its Triton kernels, which write in place, were not run. Metrics read zeros."
+        ),
+        of_traces=True,
+    ),
+    Note(
         holds=lambda job, _stack: job.fused_cross_entropy,
         words="The fused cross-entropy is our own after the Liger kernel's algorithm.",
     ),
@@ -177,4 +185,6 @@ def traced_with(job: TraceJob, stack: Stack, *, on_device: bool) -> str:
         engine = f"{stack.program} {version(stack.own_engine)}"
         sharding = f"and {engine}'s own engine, ZeRO stage {job.zero_stage}"
     tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
-    return f"transformers {transformers.__version__} {model_class} under torch {torch_version} {sharding}{tensor}"
+    trainer = f", its loss by TRL {version(stack.own_trainer)}" if job.reference is not None else ""
+    model = f"transformers {transformers.__version__} {model_class} under torch {torch_version}"
+    return f"{model} {sharding}{tensor}{trainer}"

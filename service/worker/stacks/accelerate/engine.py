@@ -24,7 +24,7 @@ from plimsoll.service.worker.recording.tracker import local_tensor
 from plimsoll.service.worker.stacks.accelerate.jobs import recomputes_every_layer
 from plimsoll.service.worker.stacks.accelerate.runnable import as_it_is, load_accelerate, numbered
 from plimsoll.service.worker.stacks.accelerate.stack import STACK
-from plimsoll.service.worker.training.engine import Making, Standing
+from plimsoll.service.worker.training.engine import Making, Objective, Standing
 from plimsoll.service.worker.training.foreign_code import MadeStorages, ScalarsOfFakeTensors, left_in_place
 from plimsoll.service.worker.training.optimizers import Optimizer, TorchOptimizer, model_optimizer, torch_optimizer
 from plimsoll.service.worker.training.recompute import recompute_activations
@@ -34,6 +34,8 @@ FP16 = "fp16"
 
 class AccelerateEngine:
     """What `Accelerator.prepare` makes of model and optimizer; it is made and run within `runnable_accelerate`."""
+
+    objective: Objective | None = None
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         with unset_fake_temporarily():

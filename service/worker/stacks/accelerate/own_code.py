@@ -8,12 +8,15 @@ from typing import Any
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.stacks.accelerate.engine import AccelerateEngine
 from plimsoll.service.worker.stacks.accelerate.jobs import is_wrapped_by_accelerate
+from plimsoll.service.worker.stacks.accelerate.preference import PreferenceEngine
 from plimsoll.service.worker.stacks.accelerate.runnable import runnable_accelerate
 from plimsoll.service.worker.training.own_code import OwnCode
 
 
 def _engine(job: TraceJob, model: Any) -> AccelerateEngine | None:
-    return AccelerateEngine(job, model) if is_wrapped_by_accelerate(job) else None
+    if not is_wrapped_by_accelerate(job):
+        return None
+    return AccelerateEngine(job, model) if job.reference is None else PreferenceEngine(job, model)
 
 
 def _running(job: TraceJob, rank: int) -> AbstractContextManager[Any]:

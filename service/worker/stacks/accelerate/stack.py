@@ -19,6 +19,7 @@ STACK = Stack(
     reduces_as_it_computes=True,
     own_wrapper="accelerate",
     runs_own_wrapper=is_wrapped_by_accelerate,
+    own_trainer="trl",
     notes=Notes(
         engine=(
             "accelerate's own code wrapped the model, cast and reduced, as transformers' Trainer calls it. "

@@ -6,6 +6,7 @@ from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.jobs.rule import Rule
 from plimsoll.service.worker.proofs.refusals import (
     adapters,
+    companions,
     devices,
     families,
     kernels,
@@ -79,7 +80,7 @@ OF_REQUESTS = (
     ),
     *(
         _of_request(f"/training/{part}", {"training": {part: "bf16"}}, {"training": {part: None}})
-        for part in ("optimizer_state_dtype", "evaluation", "companions")
+        for part in ("optimizer_state_dtype", "evaluation")
     ),
     Example(
         rule=requests.FAMILY_IS_TRACED,
@@ -412,6 +413,56 @@ OF_STACKS_THEMSELVES = (
         obeyed={**TORCHTUNE, "zero_stage": 0, "data_parallel": 1},
     ),
 )
+BESIDE = {"reference": "bf16"}
+OF_COMPANIONS = (
+    Example(
+        rule=companions.ONLY_REFERENCES,
+        pointer="/training/companions",
+        broken={"training": {"companions": [{"role": "reference"}, {"role": "reward"}]}},
+        obeyed={"training": {"companions": [{"role": "reference"}]}},
+    ),
+    Example(
+        rule=companions.ONE_REFERENCE,
+        pointer="/training/companions",
+        broken={"training": {"companions": [{"role": "reference"}, {"role": "reference"}]}},
+    ),
+    Example(
+        rule=companions.REFERENCE_IS_LIKE_THE_POLICY,
+        pointer="/training/companions",
+        broken={"training": {"companions": [{"role": "reference", "model": "llama-3.1-8b"}]}},
+        obeyed={"training": {"companions": [{"role": "reference", "model": None}]}},
+    ),
+    Example(
+        rule=companions.TRL_RUNS_ON_THE_STACK,
+        pointer="/training/companions",
+        broken={**BESIDE, "framework": "deepspeed"},
+        obeyed=BESIDE,
+    ),
+    Example(
+        rule=companions.SEQUENCES_ARE_PAIRS,
+        pointer="/layout/micro_batch_size",
+        broken={**BESIDE, "micro_batch_size": 3},
+        obeyed={**BESIDE, "micro_batch_size": 6},
+    ),
+    Example(
+        rule=companions.HEAD_IS_TRLS,
+        pointer="/layout/fused_cross_entropy",
+        broken={**BESIDE, "fused_cross_entropy": True},
+        obeyed={"fused_cross_entropy": True},
+    ),
+    Example(
+        rule=companions.REFERENCE_IS_ON_THE_DEVICE,
+        pointer="/layout/offload",
+        broken={**BESIDE, "offload": "optimizer+parameters"},
+        obeyed=BESIDE,
+    ),
+    Example(
+        rule=companions.LOSS_HAS_NO_ROUTING,
+        pointer="/training/companions",
+        broken={**BESIDE, "config": MIXTRAL},
+        obeyed=BESIDE,
+    ),
+)
 OF_DEVICES = (
     Example(
         rule=devices.ENGINE_RUNS,
@@ -444,6 +495,7 @@ OF_DEVICES = (
         pointer="/layout/activation_offload",
         broken={"activation_offload": True},
     ),
+    Example(rule=devices.REFERENCE_IS_TRACED, pointer="/training/companions", broken=BESIDE),
 )
 OF_TRACES = (
     *OF_REQUESTS,
@@ -454,4 +506,5 @@ OF_TRACES = (
     *OF_RANKS,
     *OF_KERNELS,
     *OF_STACKS_THEMSELVES,
+    *OF_COMPANIONS,
 )

@@ -28,7 +28,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
     "training",
     [
         {"method": "prefix-tuning"},
-        {"companions": [{"role": "reference"}]},
+        {"companions": [{"role": "reward"}]},
         {"precision": "int8-mixed"},
         {"optimizer": "sophia"},
         {"attention": "linear"},

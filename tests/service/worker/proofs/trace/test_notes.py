@@ -24,6 +24,7 @@ JOBS = (
     {"framework": "fsdp2", "config": LATENT, "context_parallel": 2},
     {"framework": "fsdp2", "pipeline_parallel": 2},
     {"framework": "ddp", "zero_stage": 0},
+    {"reference": "bf16"},
 )
 
 
