@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plimsoll.planners.architecture import Split
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
@@ -17,6 +16,7 @@ from plimsoll.planners.memory.activations import MASK_BYTES, SavedBytes
 from plimsoll.planners.memory.holdings import has_gathering, rotary_cast_bytes
 from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
+from plimsoll.planners.memory.preference_loss import compares, learns_head, preference_loss
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
@@ -134,6 +134,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     recomputed, checkpoint = _recomputed_layers(layouts, rows, job), kinds[0].checkpoint
     first_adapter_savings = _first_adapter_savings(rows, job, recomputed, share)
     logits, kept_logits = _logits(job, share, casts_all)
+    if compares(job):
+        loss = preference_loss(layouts, job, casts_all)
+        logits, kept_logits = loss.backward, loss.kept
     return Activity(
         stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - first_adapter_savings,
         checkpoint=checkpoint,
@@ -416,7 +419,6 @@ def _fused_loss(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArra
     chunk_tokens = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0))), tokens)
     size = job.precision.compute_bytes
     logits = chunk_tokens * vocabulary * job.profile.loss.fused_chunk_bytes
-    is_whole = job.method == "full" or any(weight.split is Split.VOCABULARY for weight in job.head.trainable)
-    learning = vocabulary if is_whole else 0
+    learning = vocabulary if learns_head(job) else 0
     gradients = np.where(casts, FP32_BYTES, size) * hidden * (tokens + learning)
     return logits + np.where(casts, size * hidden * vocabulary, 0.0), gradients

@@ -62,7 +62,7 @@ def programs_of(asked: Question) -> Iterator[tuple[Program, BoolArray | None]]:
         chosen.setdefault(_program(asked.job, stage), []).append(stage)
     for program, own in chosen.items():
         yield program, None if len(chosen) == 1 else in_zero_stages(asked.layouts.zero_stage, own)
-    if asked.job.profile.loads_whole_weights or asked.job.evaluation is not None or asked.job.companions:
+    if asked.job.profile.loads_whole_weights or asked.job.evaluation is not None:
         yield OUTSIDE_STEPS, None
 
 

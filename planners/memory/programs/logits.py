@@ -6,6 +6,8 @@ import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.activity import casts_weights
+from plimsoll.planners.memory.preference_loss import PreferenceLoss, compares, preference_loss
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
@@ -33,11 +35,18 @@ def forward_logits(asked: Question) -> FloatArray:
     In chunks those are the logits of all, the log-softmax of all, and one chunk's cast.
     """
     loss, size = asked.job.profile.loss, asked.job.precision.compute_bytes
+    if compares(asked.job):
+        return np.where(asked.rows.has_head, np.ceil(_of_pairs(asked).forward), 0.0)
     if loss.sequence_chunks:
         cast = FP32_BYTES * chunk_part(asked) if size < FP32_BYTES else 0.0
         return np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
     logits = np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
     return logits + np.where(asked.layouts.fused_cross_entropy, _fused_product(asked), 0.0)
+
+
+def _of_pairs(asked: Question) -> PreferenceLoss:
+    casts = casts_weights(asked.layouts, asked.job) & np.bool_(asked.job.method == "full")
+    return preference_loss(asked.layouts, asked.job, casts)
 
 
 def _fused_product(asked: Question) -> FloatArray:
@@ -55,6 +64,8 @@ def differentiated_logits(asked: Question) -> FloatArray:
     In chunks that is what was kept of all, and for one of them the loss's gradient and the log-softmax's.
     """
     active = asked.active
+    if compares(asked.job):
+        return np.ceil(active.logits)
     if asked.job.profile.loss.sequence_chunks:
         return np.ceil(stage_logits(asked) * FP32_BYTES * (1.0 + 2.0 * chunk_part(asked)))
     return np.where(asked.layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits))
@@ -62,6 +73,8 @@ def differentiated_logits(asked: Question) -> FloatArray:
 
 def logits_gradient(asked: Question, head_gradient: FloatArray) -> FloatArray:
     """Return the logits' gradient in the compute precision; of a fused loss what it made, but for the head's own."""
+    if compares(asked.job):
+        return np.where(asked.rows.has_head, np.ceil(_of_pairs(asked).gradient), 0.0)
     plain = asked.job.precision.compute_bytes * stage_logits(asked)
     kept = np.ceil(asked.active.kept_logits)
     fused = np.maximum(kept - head_gradient, 0.0)

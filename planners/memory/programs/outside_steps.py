@@ -1,4 +1,4 @@
-"""What is held outside the passes of a step: as weights are loaded, in an evaluation, by models beside the policy.
+"""What is held outside the passes of a step: as weights are loaded, and in an evaluation.
 
 An evaluation's forward pass keeps nothing for a backward one. Hugging Face's Trainer, when metrics are computed of the
 predictions, gathers every rank's logits after each batch, upcast to fp32 by accelerate, and keeps them on the device
@@ -17,11 +17,10 @@ import numpy as np
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
-from plimsoll.planners.memory.companions import companion_forwards
 from plimsoll.planners.memory.holdings import LayerHoldings, has_gathering
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
-from plimsoll.planners.memory.steps.step import COMPANION_FORWARD, EVALUATION, LOADING, Step
+from plimsoll.planners.memory.steps.step import EVALUATION, LOADING, Step
 from plimsoll.planners.questions import Evaluation
 
 
@@ -61,7 +60,6 @@ def instants_of(asked: Question) -> tuple[Instant, ...]:
         found.append(_loading(asked))
     if asked.job.evaluation is not None:
         found += evaluation_instants(asked, asked.job.evaluation)
-    found += _companions(asked)
     return tuple(found)
 
 
@@ -100,23 +98,6 @@ def evaluation_instants(asked: Question, wanted: Evaluation) -> Iterator[Instant
             activations=activations,
             logits=logits,
             communication=_with_copies(asked, weights),
-        )
-
-
-def _companions(asked: Question) -> Iterator[Instant]:
-    """Yield what each companion's forward pass holds, beside all that the policy keeps for its backward pass."""
-    layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
-    keeps = job.profile.weights.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
-    for forward in companion_forwards(layouts, job):
-        yield _instant(
-            COMPANION_FORWARD,
-            forward.role,
-            parameters=held.parameters,
-            optimizer=held.optimizer,
-            gradients=np.where(keeps, held.gradients, 0.0),
-            activations=active.stage + active.head + forward.kept,
-            logits=forward.logits,
-            communication=forward.gathered,
         )
 
 

@@ -14,7 +14,9 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
+from plimsoll.planners.memory.programs.beside_policy import BesidePolicy, beside_policy, run_beside_policy
 from plimsoll.planners.memory.programs.logits import (
     differentiated_logits,
     forward_logits,
@@ -60,6 +62,8 @@ class ReplicatedStage:
     later_head_gradient: FloatArray
     embedding_gradient: FloatArray
     is_tied: Mask
+    kept_logits: FloatArray
+    companions: tuple[BesidePolicy, ...]
 
 
 def replicated(step: Step, stage: ReplicatedStage) -> None:
@@ -67,6 +71,9 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     lasting = begin(step, stage.rest)
     step.leave(step.take("communication", "buckets", stage.buckets))
     copies, kept = _forward(step, stage)
+    if stage.companions:
+        step.resize(kept["logits"], stage.kept_logits)
+        run_beside_policy(step, stage.companions)
     step.phase = BACKWARD
     head_copy, stream, logits = copies.pop("head"), kept.pop("head"), kept.pop("logits")
     step.resize(logits, stage.logits)
@@ -152,7 +159,7 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         buckets=np.where(has_buckets, np.ceil(states.gradient * held.stage_elements), 0.0),
         casts=mask_of(casts),
         casts_again=mask_of((layouts.recompute == FULL) | layouts.activation_offload),
-        head_copy=size * head,
+        head_copy=NO_BYTES if compares(job) else size * head,
         message=np.ceil(active.checkpoint),
         stashed=some(np.ceil(active.waiting)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
@@ -160,10 +167,12 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         forward_logits=np.where(casts | is_chunked, forward_logits(asked), np.ceil(active.logits)),
         logits=differentiated_logits(asked) if is_chunked else np.ceil(active.logits),
         logits_gradient=of_logits,
-        fresh_head=np.where(casts, size * head, 0.0),
+        fresh_head=NO_BYTES if compares(job) else np.where(casts, size * head, 0.0),
         head_gradient=head_gradient,
         later_logits_gradient=later_logits_gradient(asked, of_logits),
         later_head_gradient=head_gradient if is_chunked else NO_BYTES,
         embedding_gradient=gradients - (0.0 if is_tied else head_gradient),
         is_tied=is_tied,
+        kept_logits=np.ceil(active.kept_logits),
+        companions=beside_policy(asked),
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
+from plimsoll.planners.memory.programs.beside_policy import BesidePolicy, run_beside_policy
 from plimsoll.planners.memory.programs.sharded_units import Gathering, Units
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, Moment, Unit, only, opposite, without
@@ -105,6 +106,7 @@ class ShardedStage:
     sum_of_both: FloatArray
     chunks: Chunks | None
     head_casts: tuple[Moment, ...]
+    companions: tuple[BesidePolicy, ...]
 
 
 def sharded(step: Step, stage: ShardedStage) -> None:
@@ -113,6 +115,7 @@ def sharded(step: Step, stage: ShardedStage) -> None:
     others = step.take("activations", "micro-batches that wait", NO_BYTES)
     work = _Passes(step, stage, lasting.p2p_buffers)
     work.forward(others)
+    run_beside_policy(step, stage.companions)
     work.backward()
     for later in stage.later:
         with step.where(later.is_there):

@@ -9,6 +9,7 @@ from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.beside_policy import beside_policy
 from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.logits import (
@@ -98,6 +99,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         sum_of_both=some(np.where(is_tied & is_split, table, 0.0)),
         chunks=_chunks(asked, stays, waiting),
         head_casts=_head_casts(asked),
+        companions=beside_policy(asked),
     )
 
 

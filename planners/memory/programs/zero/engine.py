@@ -14,6 +14,7 @@ import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
 from plimsoll.planners.memory.programs.at_rest import AtRest, begin, update
+from plimsoll.planners.memory.programs.beside_policy import BesidePolicy, run_beside_policy
 from plimsoll.planners.memory.steps.layers import Layer, Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
@@ -68,6 +69,7 @@ class ZeroEngineStage:
     logits_gradient: FloatArray
     head_gradient: FloatArray
     tied: FloatArray
+    companions: tuple[BesidePolicy, ...]
 
 
 def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
@@ -96,6 +98,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     step.resize(stream, stage.head_kept)
     logits = step.take("logits", "logits", stage.forward_logits)
     step.resize(logits, stage.kept_logits)
+    run_beside_policy(step, stage.companions)
     step.phase = BACKWARD
     step.resize(logits, stage.logits)
     step.resize(logits, stage.logits_gradient)

@@ -16,6 +16,7 @@ from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import NOTHING_SAVED, saved_bytes
 from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, softmax_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest
+from plimsoll.planners.memory.programs.beside_policy import beside_policy
 from plimsoll.planners.memory.programs.logits import differentiated_logits, forward_logits, logits_gradient
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded_stage import embedding_output
@@ -100,6 +101,7 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         logits_gradient=logits_gradient(asked, head_gradient),
         head_gradient=head_gradient,
         tied=head_gradient if job.model.tied_head else np.zeros(1),
+        companions=beside_policy(asked),
     )
 
 

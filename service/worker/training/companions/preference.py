@@ -49,7 +49,7 @@ class PreferenceObjective:
         self._trainer = _trainer(policy, self._reference, accelerator)
 
     def _prepared(self, reference: Any) -> Any:
-        from trl.models import prepare_fsdp
+        from trl.models.utils import prepare_fsdp
 
         with left_in_place(reference):
             if self._job.zero_stage in FULL_SHARDING_STAGES:
@@ -103,7 +103,8 @@ def _reference_model(job: TraceJob, policy: Any) -> Any:
 
 
 def _trainer(policy: Any, reference: Any, accelerator: Any) -> Any:
-    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
 
     settings = SimpleNamespace(**_defaults(DPOConfig))
     trainer: Any = object.__new__(DPOTrainer)

@@ -1,11 +1,11 @@
-"""Loading, evaluations and forward passes of models beside the policy."""
+"""Loading and evaluations."""
 
 import pytest
 
 from plimsoll.planners.memory.programs.outside_steps import hold, instants_of
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
-from plimsoll.planners.memory.steps.step import COMPANION_FORWARD, EVALUATION, LOADING
-from plimsoll.planners.questions import Companion, Evaluation
+from plimsoll.planners.memory.steps.step import EVALUATION, LOADING
+from plimsoll.planners.questions import Evaluation
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import asked, events
 
@@ -13,8 +13,6 @@ from tests.planners.training_cases import asked, events
 LAYER, ROOT, HEAD = 36_992, 128_064, 64_064
 PARAMETERS = 4 * LAYER + ROOT
 TOKENS, WORDS = 32, 1000
-REFERENCE = Companion(role="reference")
-VALUE = Companion(role="value", trainable=True)
 
 
 def question(zero_stage=0, framework="accelerate", **changes):
@@ -31,33 +29,6 @@ def question(zero_stage=0, framework="accelerate", **changes):
 
 def instants(phase, zero_stage=0, **changes):
     return [each for each in instants_of(question(zero_stage, **changes)) if each.phase == phase]
-
-
-@pytest.mark.parametrize(("role", "size"), [("reference", 4 + 2 + 4), ("reward", 4)])
-def test_the_references_logits_stand_beside_the_policys_and_a_reward_model_has_none(role, size):
-    # 32 tokens x 1000 entries: the policy's in fp32, the reference's in bf16 and fp32.
-    (forward,) = instants(COMPANION_FORWARD, companions=(Companion(role=role),))
-    assert forward.logits.max() == TOKENS * WORDS * size
-
-
-def test_a_sharded_reference_is_gathered_two_layers_and_the_root_at_a_time():
-    (forward,) = instants(COMPANION_FORWARD, 3, companions=(REFERENCE,))
-    assert forward.communication.max() == 2 * (ROOT + 2 * LAYER)
-
-
-def test_a_companion_s_forward_pass_finds_all_that_the_policy_keeps():
-    active = question(companions=(REFERENCE,)).active
-    (forward,) = instants(COMPANION_FORWARD, companions=(REFERENCE,))
-    assert forward.activations.max() >= (active.stage + active.head).max()
-
-
-def test_one_backward_pass_begins_with_all_that_both_keep():
-    active = question(companions=(VALUE,)).active
-    (forward,) = instants(COMPANION_FORWARD, companions=(VALUE,))
-    # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
-    assert (
-        forward.activations.max() == 2 * (active.stage + active.head).max() + active.layers[0].backward.transient.max()
-    )
 
 
 def test_an_evaluation_keeps_no_gradient_and_no_layer_but_one():
@@ -80,13 +51,13 @@ def test_an_evaluation_gathers_as_the_step_does(zero_stage, gathered):
 
 def test_each_instant_is_held_and_let_go_of():
     step = RecordedStep()
-    hold(step, at_stage(instants_of(question(companions=(REFERENCE,), evaluation=Evaluation())), 0, 0))
+    hold(step, at_stage(instants_of(question(evaluation=Evaluation())), 0, 0))
     step.close()
     assert step.events.written[-1].total == 0
-    totals = {phase: max(e.total for e in step.events if e.phase == phase) for phase in (EVALUATION, COMPANION_FORWARD)}
-    assert totals[COMPANION_FORWARD] == instants(COMPANION_FORWARD, companions=(REFERENCE,))[0].total.max()
+    most = max(each.total.max() for each in instants(EVALUATION, evaluation=Evaluation()))
+    assert max(event.total for event in step.events if event.phase == EVALUATION) == most
 
 
 def test_a_job_without_any_has_no_event_outside_its_step():
     phases = {event.phase for event in events("fsdp2", model=small_llama(), sequence_length=TOKENS)}
-    assert phases.isdisjoint({LOADING, EVALUATION, COMPANION_FORWARD})
+    assert phases.isdisjoint({LOADING, EVALUATION})
