@@ -21,7 +21,7 @@ from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
-from plimsoll.planners.questions import Companion, LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.questions import Companion, Evaluation, LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
 
@@ -271,6 +271,19 @@ PREFERENCE_WAYS: tuple[dict[str, Any], ...] = (
     BESIDE_A_REFERENCE | {"method": "lora", "sequence_length": 2048},
     BESIDE_A_REFERENCE | {"method": "qlora", "recompute": "full", "zero_stage": 0, "micro_batch": 6},
 )
+EVALUATING = {"framework": "accelerate", "recompute": "full", "sequence_length": 1536}
+KEEPING = {"samples": 48, "keeps_logits": True}
+KEEPING_TWO = {"batch_size": 3, "samples": 480, "keeps_logits": True, "accumulation_steps": 2}
+# Run for `EVALUATED_MODELS`: evaluations between steps, most of which need more than the steps do by the logits kept.
+EVALUATED_MODELS = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B")
+EVALUATION_WAYS: tuple[dict[str, Any], ...] = (
+    EVALUATING | {"evaluation": {"batch_size": 16, "samples": 256}},
+    EVALUATING | {"evaluation": KEEPING | {"batch_size": 2}},
+    EVALUATING | {"evaluation": KEEPING_TWO, "zero_stage": 2},
+    EVALUATING | {"evaluation": KEEPING_TWO, "zero_stage": 0, "optimizer": "sgd"},
+    EVALUATING | {"evaluation": KEEPING | {"batch_size": 2}, "method": "lora", "sequence_length": 512},
+    EVALUATING | {"evaluation": KEEPING_TWO, "zero_stage": 0, "gpus": 1, "method": "qlora"},
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -310,6 +323,7 @@ class Case:
             "kernels": "kernels ",
             "fused_cross_entropy": "fused loss ",
             "companions": "beside a ",
+            "evaluation": "evaluations ",
         }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *(way.strip() for way in ways)))
@@ -323,6 +337,9 @@ def _in_words(value: Any) -> str:
         return " and a ".join(each["role"] for each in value)
     if not isinstance(value, Mapping):
         return str(value)
+    if "batch_size" in value:
+        kept = " keeping logits" if value.get("keeps_logits") else ""
+        return f"of {value['samples']} by {value['batch_size']}{kept}"
     return f"every {value['every']}" if "every" in value else "+".join(value["modules"])
 
 
@@ -342,6 +359,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in MORE_LIGER_WAYS)
     for model in PREFERENCE_MODELS:
         yield from (Case(model=model, way=way) for way in PREFERENCE_WAYS)
+    for model in EVALUATED_MODELS:
+        yield from (Case(model=model, way=way) for way in EVALUATION_WAYS)
     for model in MORE_MODELS:
         yield from (Case(model=model, way=way) for way in WAYS if "tensor_parallel" not in way)
     for model in GPT_MODELS:
@@ -381,7 +400,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "optimizer": way.pop("optimizer", "adamw"),
         "kernels": way.pop("kernels", None),
     }
-    companions = way.pop("companions", ())
+    companions, evaluation = way.pop("companions", ()), way.pop("evaluation", None)
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
@@ -398,6 +417,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         activation_offload=offload,
         framework=framework,
         companions=tuple(Companion(**each) for each in companions),
+        evaluation=Evaluation(**evaluation) if evaluation else None,
         layout=LayoutRequest(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
@@ -415,6 +435,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "request": {
             "training": training
             | {"sequence_length": length, "attention": "flash", "recompute": recompute, "companions": companions}
+            | {"evaluation": evaluation}
         },
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
     }

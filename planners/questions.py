@@ -112,6 +112,13 @@ class Evaluation:
     keeps_logits: bool = False
     accumulation_steps: int | None = None
 
+    def kept_batches(self, data_parallel: int) -> int:
+        """Return of how many batches the logits are kept at once over so many replicas, none where they are not."""
+        if not self.keeps_logits:
+            return 0
+        batches = -(-self.samples // (self.batch_size * data_parallel))
+        return min(batches, self.accumulation_steps or batches)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:

@@ -15,7 +15,7 @@ from plimsoll.planners.ground.terms import (
 )
 from plimsoll.planners.layouts.experts import experts_are_cut
 from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
-from plimsoll.planners.questions import Lora
+from plimsoll.planners.questions import Evaluation, Lora
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
 
@@ -64,7 +64,8 @@ class TraceJob:
     computes again, none meaning what the stack does. `data_parallel` ranks are grouped
     into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
     `gradient_dtype` is the format in which gradients are added up, None the stack's own. `reference` is that of a
-    frozen model like the own one, with which this one is compared, None where there is none.
+    frozen model like the own one, with which this one is compared, None where there is none. `evaluation` follows every
+    step that is traced.
     """
 
     model_name: str
@@ -100,6 +101,7 @@ class TraceJob:
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
     reference: str | None = None
+    evaluation: Evaluation | None = None
 
     @property
     def states_on_host(self) -> bool:

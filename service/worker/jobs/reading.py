@@ -7,7 +7,7 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD, REFERENCE
-from plimsoll.planners.questions import Companion, Lora
+from plimsoll.planners.questions import Companion, Evaluation, Lora
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 
 
@@ -52,6 +52,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             method=training.get("method", "full"),
             lora=_lora(training.get("lora")),
             reference=_reference(training.get("companions")),
+            evaluation=Evaluation(**training["evaluation"]) if training.get("evaluation") else None,
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing

@@ -33,6 +33,7 @@ class Subject(StrEnum):
     FAMILY = "family"
     CONTEXT = "context"
     COMPANIONS = "companions"
+    EVALUATIONS = "evaluations"
     DEVICE = "device"
 
 

@@ -79,7 +79,7 @@ class Stack:
 
     `own_wrapper` is the installed package that shards or replicates whole models by torch's own ways, of the jobs of
     which `runs_own_wrapper` holds. `own_trainer` is the installed package whose trainers run over that, with models
-    beside the one that learns.
+    beside the one that learns; `evaluates` says that transformers' Trainer evaluates over it too.
 
     `own_code` is the module that has OWN_CODE, which stands in for the stack's own (`training/own_code.py`): named and
     not imported, for torch comes with it. `rules` are those that its jobs break
@@ -116,6 +116,7 @@ class Stack:
     own_wrapper: str = ""
     runs_own_wrapper: Callable[[TraceJob], bool] = _none
     own_trainer: str = ""
+    evaluates: bool = False
     notes: Notes = Notes()
     rules: Mapping[Subject, tuple[Rule, ...]] = field(default_factory=dict)
     own_code: str = ""

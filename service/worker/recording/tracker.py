@@ -33,6 +33,7 @@ META = "meta"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+EVALUATION = "evaluation"
 # As the operation that makes it is called in the ledger.
 EMBEDDING_GRADIENT = torch.ops.aten.embedding_dense_backward.default._schema.name
 

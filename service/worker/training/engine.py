@@ -44,8 +44,19 @@ class Objective(Protocol):
         """Return the loss of a micro-batch, by the wrapped model."""
 
 
+class Evaluating(Protocol):
+    """Evaluations between steps, as a stack runs them."""
+
+    def run(self) -> None:
+        """Evaluate, and go back to training."""
+
+
 class Engine(Optimizer, Protocol):
     """An optimizer that takes part in the passes too."""
+
+    @property
+    def evaluation(self) -> Evaluating | None:
+        """Return what evaluates after a step, None where nothing does."""
 
     @property
     def objective(self) -> Objective | None:

@@ -19,7 +19,7 @@ from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind, Ledger
 from plimsoll.service.worker.recording.patches import StreamClock, traceable_torch
-from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
+from plimsoll.service.worker.recording.tracker import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, StorageTracker
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
 from plimsoll.service.worker.training.engine import Engine, Objective
@@ -102,6 +102,10 @@ def record_steps(
 
     def run(step: int) -> None:
         run_step(step, job, stack, stage, rank, tracker, batch)
+        if rank.engine is not None and rank.engine.evaluation is not None:
+            tracker.begin_phase(step, EVALUATION)
+            rank.engine.evaluation.run()
+            gc.collect()
 
     of_chunks = [list(decoder_layers(chunk)) for chunk in rank.chunks]
     layers = marking_layers(of_chunks, job.chunks_of(stage), tracker.ledger.mark_layer)

@@ -43,6 +43,11 @@ REFERENCE_IS_TRACED = Rule(
     pointer="/training/companions",
     words="A reference model runs in a trace, by TRL's own code, and not on a device yet.",
 )
+EVALUATIONS_ARE_TRACED = Rule(
+    broken=lambda asked: asked.job.evaluation is not None,
+    pointer="/training/evaluation",
+    words="Evaluations between steps run in a trace and not on a device yet.",
+)
 RULES = (
     ENGINE_RUNS,
     WEIGHTS_HAVE_VALUES,
@@ -51,4 +56,5 @@ RULES = (
     RECURRENCES_HAVE_KERNELS,
     NOTHING_WAITS_ON_THE_HOST,
     REFERENCE_IS_TRACED,
+    EVALUATIONS_ARE_TRACED,
 )

@@ -13,6 +13,7 @@ from plimsoll.service.worker.proofs.refusals import (
     adapters,
     companions,
     devices,
+    evaluations,
     families,
     kernels,
     ranks,
@@ -34,6 +35,7 @@ RULES: Mapping[Subject, tuple[Rule, ...]] = {
     Subject.FAMILY: families.RULES,
     Subject.CONTEXT: ranks.RULES_OF_CONTEXT,
     Subject.COMPANIONS: companions.RULES,
+    Subject.EVALUATIONS: evaluations.RULES,
     Subject.DEVICE: devices.RULES,
 }
 

@@ -192,7 +192,7 @@ RULES: tuple[Rule, ...] = (
     EXPERTS_GET_EQUAL_SHARES,
     GRADIENTS_ARE_NOT_COMPRESSED,
     GRADIENTS_HAVE_THE_STACKS_FORMAT,
-    *(_without(part) for part in ("optimizer_state_dtype", "evaluation")),
+    _without("optimizer_state_dtype"),
     FAMILY_IS_TRACED,
     _one_of(METHODS, lambda job: job.method, "/training/method"),
     _one_of(PRECISIONS, lambda job: job.precision, "/training/precision"),

@@ -145,6 +145,14 @@ NOTES = (
         of_traces=True,
     ),
     Note(
+        holds=lambda job, _stack: job.evaluation is not None,
+        words=(
+            "After each step transformers' own evaluation_loop ran; what it moves to the host was let go of, and "
+            "batches are of one length on every rank."
+        ),
+        of_traces=True,
+    ),
+    Note(
         holds=lambda job, _stack: job.fused_cross_entropy,
         words="The fused cross-entropy is our own after the Liger kernel's algorithm.",
     ),

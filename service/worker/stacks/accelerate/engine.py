@@ -21,10 +21,11 @@ from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.jobs.states import FULL_SHARDING_STAGES
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.tracker import local_tensor
+from plimsoll.service.worker.stacks.accelerate.evaluation import TrainerEvaluation
 from plimsoll.service.worker.stacks.accelerate.jobs import recomputes_every_layer
 from plimsoll.service.worker.stacks.accelerate.runnable import as_it_is, load_accelerate, numbered
 from plimsoll.service.worker.stacks.accelerate.stack import STACK
-from plimsoll.service.worker.training.engine import Making, Objective, Standing
+from plimsoll.service.worker.training.engine import Evaluating, Making, Objective, Standing
 from plimsoll.service.worker.training.foreign_code import MadeStorages, ScalarsOfFakeTensors, left_in_place
 from plimsoll.service.worker.training.optimizers import Optimizer, TorchOptimizer, model_optimizer, torch_optimizer
 from plimsoll.service.worker.training.recompute import recompute_activations
@@ -36,6 +37,7 @@ class AccelerateEngine:
     """What `Accelerator.prepare` makes of model and optimizer; it is made and run within `runnable_accelerate`."""
 
     objective: Objective | None = None
+    evaluation: Evaluating | None = None
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         with unset_fake_temporarily():
@@ -49,6 +51,8 @@ class AccelerateEngine:
             self._model, self._updating = self._accelerator.prepare(model, updating)
         if isinstance(self._model, DistributedDataParallel):
             self._model.register_comm_hook(None, as_it_is)
+        if job.evaluation is not None:
+            self.evaluation = TrainerEvaluation(job, job.evaluation, self._accelerator, own=model, wrapped=self._model)
         # The states of a kernel's optimizer are made by rule, of what the parameters have become.
         self._by_rule = model_optimizer(job.optimizer, model) if job.optimizer in KERNEL_RULES else None
         self._states: Optimizer = self._by_rule or TorchOptimizer(updating)

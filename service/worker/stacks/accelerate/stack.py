@@ -20,6 +20,7 @@ STACK = Stack(
     own_wrapper="accelerate",
     runs_own_wrapper=is_wrapped_by_accelerate,
     own_trainer="trl",
+    evaluates=True,
     notes=Notes(
         engine=(
             "accelerate's own code wrapped the model, cast and reduced, as transformers' Trainer calls it. "

@@ -21,7 +21,7 @@ from plimsoll.service.worker.recording.host_memory import HOST
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.stacks.deepspeed.runnable import load_deepspeed
-from plimsoll.service.worker.training.engine import Making, Objective, Standing
+from plimsoll.service.worker.training.engine import Evaluating, Making, Objective, Standing
 from plimsoll.service.worker.training.foreign_code import (
     MadeStorages,
     ScalarsOfFakeTensors,
@@ -96,6 +96,7 @@ class DeepSpeedEngine:
     """The engine on fake tensors in a fake process group; it is made and run within `runnable_deepspeed`."""
 
     objective: Objective | None = None
+    evaluation: Evaluating | None = None
 
     def __init__(self, job: TraceJob, model: Any) -> None:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -32,21 +32,58 @@ def instants(phase, zero_stage=0, **changes):
 
 
 def test_an_evaluation_keeps_no_gradient_and_no_layer_but_one():
-    layer, loss = instants(EVALUATION, evaluation=Evaluation(batch_size=1))
-    assert layer.gradients.max() == loss.gradients.max() == 0
+    layer, _, loss, end = instants(EVALUATION, evaluation=Evaluation(batch_size=1))
+    assert layer.gradients.max() == loss.gradients.max() == end.gradients.max() == 0
     assert layer.activations.max() < question().active.stage.max()
 
 
-def test_kept_predictions_are_every_rank_s_logits_in_fp32():
-    kept = Evaluation(keeps_logits=True, accumulation_steps=3, batch_size=1, samples=100)
-    layer, _ = instants(EVALUATION, evaluation=kept)
-    assert layer.logits.max() == 3 * 2 * TOKENS * WORDS * 4
+@pytest.mark.parametrize(
+    ("steps", "beside", "joined"),
+    [
+        (1, 0, 2 + 1),  # the batch as it was gathered, and the rank's own of it
+        (2, 2, 2 * 4),  # the loop holds the very batch that waits
+        (3, 4 + 2, 2 * 6),  # two are joined, and the loop holds the second too
+    ],
+)
+def test_kept_predictions_are_every_rank_s_logits_twice_as_they_are_joined(steps, beside, joined):
+    # Of two ranks, in fp32 under autocast.
+    kept = Evaluation(keeps_logits=True, accumulation_steps=steps, batch_size=1, samples=100)
+    layer, *_, end = instants(EVALUATION, evaluation=kept)
+    assert layer.logits.max() == beside * TOKENS * WORDS * 4
+    assert end.logits.max() == joined * TOKENS * WORDS * 4
 
 
-@pytest.mark.parametrize(("zero_stage", "gathered"), [(3, 2 * 2 * LAYER), (2, 2 * (PARAMETERS - HEAD))])
+def test_fsdp2_puts_logits_out_in_the_16_bits_of_its_products():
+    kept = Evaluation(keeps_logits=True, accumulation_steps=2, batch_size=1, samples=100)
+    assert instants(EVALUATION, 3, evaluation=kept)[-1].logits.max() == 2 * 4 * TOKENS * WORDS * 2
+
+
+def test_an_evaluation_keeps_no_more_batches_than_it_has():
+    few = Evaluation(keeps_logits=True, accumulation_steps=100, batch_size=1, samples=4)
+    assert instants(EVALUATION, evaluation=few)[-1].logits.max() == 2 * 4 * TOKENS * WORDS * 4
+
+
+def test_the_loss_of_a_batch_holds_logits_their_upcast_and_the_log_softmax():
+    *_, loss, _ = instants(EVALUATION, evaluation=Evaluation(batch_size=1))
+    assert loss.logits.max() == TOKENS * WORDS * (2 + 4 + 4)
+
+
+@pytest.mark.parametrize(("zero_stage", "left"), [(3, 2 * HEAD), (2, 2 * PARAMETERS), (0, 4 * PARAMETERS)])
+def test_the_head_s_unit_or_all_stay_gathered_and_buckets_stand(zero_stage, left):
+    *_, end = instants(EVALUATION, zero_stage, evaluation=Evaluation())
+    assert end.communication.max() == left
+
+
+# The head's unit of the batch before is still gathered.
+@pytest.mark.parametrize(("zero_stage", "gathered"), [(3, 2 * (2 * LAYER + HEAD)), (2, 2 * (PARAMETERS - HEAD))])
 def test_an_evaluation_gathers_as_the_step_does(zero_stage, gathered):
-    layer, _ = instants(EVALUATION, zero_stage, evaluation=Evaluation())
+    layer, *_ = instants(EVALUATION, zero_stage, evaluation=Evaluation())
     assert layer.communication.max() == gathered
+
+
+def test_the_head_is_copied_out_of_its_buffer_beside_the_last_layer_s():
+    _, head, loss, _ = instants(EVALUATION, 3, evaluation=Evaluation())
+    assert head.communication.max() - loss.communication.max() == 2 * LAYER
 
 
 def test_each_instant_is_held_and_let_go_of():

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from plimsoll.planners.questions import Lora
+from plimsoll.planners.questions import Evaluation, Lora
 from plimsoll.service.worker.jobs.rule import Rule
 from plimsoll.service.worker.proofs.refusals import (
     adapters,
     companions,
     devices,
+    evaluations,
     families,
     kernels,
     ranks,
@@ -78,9 +79,10 @@ OF_REQUESTS = (
         broken={"training": {"gradient_compression": "bf16"}},
         obeyed={"training": {"gradient_compression": "none"}},
     ),
-    *(
-        _of_request(f"/training/{part}", {"training": {part: "bf16"}}, {"training": {part: None}})
-        for part in ("optimizer_state_dtype", "evaluation")
+    _of_request(
+        "/training/optimizer_state_dtype",
+        {"training": {"optimizer_state_dtype": "bf16"}},
+        {"training": {"optimizer_state_dtype": None}},
     ),
     Example(
         rule=requests.FAMILY_IS_TRACED,
@@ -463,6 +465,34 @@ OF_COMPANIONS = (
         obeyed=BESIDE,
     ),
 )
+# Over four ranks two batches of four sequences.
+EVALUATED = {"evaluation": Evaluation(batch_size=2, samples=16)}
+OF_EVALUATIONS = (
+    Example(
+        rule=evaluations.TRAINER_EVALUATES,
+        pointer="/training/evaluation",
+        broken={**EVALUATED, "framework": "fsdp2"},
+        obeyed=EVALUATED,
+    ),
+    Example(
+        rule=evaluations.POLICY_IS_ALONE,
+        pointer="/training/evaluation",
+        broken={**EVALUATED, **BESIDE},
+        obeyed=EVALUATED,
+    ),
+    Example(
+        rule=evaluations.LOSS_IS_THE_MODEL_S,
+        pointer="/layout/fused_cross_entropy",
+        broken={**EVALUATED, "fused_cross_entropy": True},
+        obeyed={"fused_cross_entropy": True},
+    ),
+    Example(
+        rule=evaluations.BATCHES_ARE_FEW,
+        pointer="/training/evaluation",
+        broken={"evaluation": Evaluation(batch_size=2, samples=4 * 2 * 65, keeps_logits=True)},
+        obeyed={"evaluation": Evaluation(batch_size=2, samples=4 * 2 * 65, keeps_logits=True, accumulation_steps=64)},
+    ),
+)
 OF_DEVICES = (
     Example(
         rule=devices.ENGINE_RUNS,
@@ -496,6 +526,7 @@ OF_DEVICES = (
         broken={"activation_offload": True},
     ),
     Example(rule=devices.REFERENCE_IS_TRACED, pointer="/training/companions", broken=BESIDE),
+    Example(rule=devices.EVALUATIONS_ARE_TRACED, pointer="/training/evaluation", broken=EVALUATED),
 )
 OF_TRACES = (
     *OF_REQUESTS,
@@ -507,4 +538,5 @@ OF_TRACES = (
     *OF_KERNELS,
     *OF_STACKS_THEMSELVES,
     *OF_COMPANIONS,
+    *OF_EVALUATIONS,
 )

@@ -35,7 +35,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"kernels": "compiled"},
         {"gradient_dtype": "bf16"},
         {"optimizer_state_dtype": "bf16"},
-        {"evaluation": {"batch_size": 8}},
+        {"evaluation": {"batch_size": 8}, "companions": [{"role": "reference"}]},
         {"expert_imbalance": 1.5},
         {"gradient_compression": "bf16"},
         {"recompute": {"modules": ["moe"]}},

@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
+from plimsoll.planners.questions import Evaluation
 from plimsoll.service.worker.proofs.trace.notes import NOTES, step_notes, traced_with
 from plimsoll.service.worker.stacks.found import find_stack
 from tests.service.worker.cases import LATENT, config, job
@@ -25,6 +26,7 @@ JOBS = (
     {"framework": "fsdp2", "pipeline_parallel": 2},
     {"framework": "ddp", "zero_stage": 0},
     {"reference": "bf16"},
+    {"evaluation": Evaluation()},
 )
 
 
