@@ -16,12 +16,19 @@ from plimsoll.service.worker.stacks.found import traced_stacks
 
 GIB = 1 << 30
 MOST_PLANS = 8
+BESIDE_STEPS = ("companions", "evaluation")
 
 
 def chosen(cases: Iterable[Case], stack: str, most: int) -> list[Case]:
-    """Return so many of a stack's plans at most, from the first on as far apart as can be."""
+    """Return so many of a stack's plans at most, from the first on as far apart as can be.
+
+    The last ones have, where a plan does, a model beside the one that learns, and evaluations between steps.
+    """
     own = [case for case in cases if case.way["framework"] == stack]
-    return own[:: max(-(-len(own) // most), 1)]
+    rare = [next((case for case in own if part in case.way), None) for part in BESIDE_STEPS]
+    kept = [case for case in rare if case is not None][: most - 1]
+    plain = [case for case in own if not any(part in case.way for part in BESIDE_STEPS)]
+    return plain[:: max(-(-len(plain) // (most - len(kept))), 1)] + kept
 
 
 def lines(cases: Sequence[Case]) -> Iterable[str]:

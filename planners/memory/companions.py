@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.ground.terms import REFERENCE
-from plimsoll.planners.jobs.job import CompanionJob, Job
+from plimsoll.planners.jobs.job import BlockWeights, CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, LayerActivity, activity
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
-from plimsoll.planners.memory.layer_bytes import LayerBytes, layer_bytes
+from plimsoll.planners.memory.layer_bytes import layer_bytes
 from plimsoll.planners.memory.preference_loss import reference_loss
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 
@@ -85,7 +85,7 @@ def companion_forwards(layouts: Candidates, job: Job, held: Holdings) -> Iterato
         own_rows = all_stages(layouts, own.model, job.global_batch_size)
         beside = activity(layouts, own_rows, own)
         live = [
-            _at_layer(beside, layer, layer_bytes(part, own), companion, tokens)
+            _at_layer(beside, layer, part, companion, tokens)
             for part, layer in zip(own.layers, beside.layers, strict=True)
         ]
         casts = _is_cast(companion, layouts, job)
@@ -100,7 +100,7 @@ def companion_forwards(layouts: Candidates, job: Job, held: Holdings) -> Iterato
 
 
 def _at_layer(
-    beside: Activity, layer: LayerActivity, own: LayerBytes, companion: CompanionJob, tokens: FloatArray
+    beside: Activity, layer: LayerActivity, part: BlockWeights, companion: CompanionJob, tokens: FloatArray
 ) -> FloatArray:
     """Return what is live at one of the companion's layers: of one that learns, as that layer is differentiated.
 
@@ -113,8 +113,14 @@ def _at_layer(
     job = companion.job
     if job.model.experts_per_token or job.attention == "eager":
         return layer.backward.working_set
+    own = layer_bytes(part, job)
     stream_bytes = max(companion.weight_bytes, job.precision.compute_bytes)
-    widths = job.precision.compute_bytes * FEED_FORWARD_TENSORS * own.widest + STREAMS * stream_bytes * own.input_width
+    # A matrix of gate and up in one writes both, and both stand until they are multiplied.
+    is_one = any(weight.shape[0] >= 2 * own.widest for weight in part.block.weights)
+    widths = (
+        job.precision.compute_bytes * (FEED_FORWARD_TENSORS + is_one) * own.widest
+        + STREAMS * stream_bytes * own.input_width
+    )
     return np.minimum(layer.backward.working_set, tokens * widths)
 
 

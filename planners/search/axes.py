@@ -13,6 +13,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
+from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.rules.fields import DEGREES
 from plimsoll.planners.stacks.records import Capabilities
@@ -69,9 +70,10 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray) -> Grid
 
 def choices_of(question: TrainingQuestion, job: Job) -> Choices:
     """Return what may be chosen on every mesh alike, without offload that nobody asked for."""
-    can, fused = job.profile.can, (False, True)
+    # TRL's preference trainer has a fused head of its own, and refuses another.
+    can, fused = job.profile.can, (False,) if compares(job) else (False, True)
     if question.fused_cross_entropy is not None:
-        fused = (question.fused_cross_entropy,)  # type: ignore[assignment]
+        fused = (question.fused_cross_entropy,)
     return Choices(
         zero_stages=_zero_stages(question.layout, can.zero_stages),
         offload=offload_choices(question, can)[:1],

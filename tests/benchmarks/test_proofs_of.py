@@ -16,6 +16,12 @@ def test_a_stack_s_plans_are_chosen_from_the_first_on_evenly():
     assert [case.model for case in chosen(cases(3) + others, "megatron", 8)] == ["0", "1", "2"]
 
 
+def test_a_plan_beside_a_reference_and_one_with_evaluations_are_among_them():
+    rare = [Case(model=part, way={"framework": "megatron", part: {}}) for part in ("companions", "evaluation")]
+    assert [case.model for case in chosen(cases(4) + rare * 3, "megatron", 4)] == ["0", "2", "companions", "evaluation"]
+    assert [case.model for case in chosen(cases(4) + rare, "megatron", 1)] == ["0"]
+
+
 def test_every_stack_with_a_package_of_its_own_has_plans_in_the_grid():
     assert all(chosen(grid(), stack, 1) for stack in ("deepspeed", "fsdp2", "megatron"))
 

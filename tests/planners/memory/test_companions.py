@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.layouts.stages import all_stages
-from plimsoll.planners.memory.companions import companion_bytes, with_companions
+from plimsoll.planners.memory.companions import companion_bytes, companion_forwards, with_companions
 from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.questions import Companion
@@ -129,3 +130,14 @@ def test_a_stack_that_trl_does_not_run_on_is_refused():
     with pytest.raises(InvalidQuestion) as refusal:
         plan_without_advice(dataclasses.replace(_question(REFERENCE), framework="megatron"))
     assert refusal.value.pointer == "/training/companions"
+
+
+def test_a_reference_whose_gate_and_up_are_one_matrix_holds_what_it_writes_too():
+    # Phi 4: 17,920 features of the feed-forward, written as 35,840; a stream of 5,120.
+    config = dict(catalogue().model("microsoft/phi-4").config) | {"num_hidden_layers": 1}
+    asked = dataclasses.replace(_question(REFERENCE), model=describe_config(config, name="phi"))
+    job = training_job(asked, load_profile("accelerate"))
+    layouts = _layouts(3)
+    rows = all_stages(layouts, job.model, job.global_batch_size)
+    (forward,) = companion_forwards(layouts, job, holdings(layouts, rows, job))
+    assert forward.kept.max() == 2 * 32 * (4 * 17_920 + 4 * 5_120)

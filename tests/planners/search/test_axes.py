@@ -5,7 +5,7 @@ import pytest
 
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.layouts.candidates import COLUMNS
-from plimsoll.planners.questions import Recompute
+from plimsoll.planners.questions import Companion, Recompute
 from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from tests.planners.factories import question
@@ -45,6 +45,13 @@ def test_offload_nobody_asked_for_is_not_usual():
 def test_selective_recompute_is_left_out_where_it_gains_nothing():
     assert 1 not in layouts("megatron").recompute.tolist()
     assert 1 in layouts("megatron", attention="eager").recompute.tolist()
+
+
+def test_a_fused_loss_is_left_out_beside_a_reference_unless_it_is_asked_for():
+    beside = {"companions": (Companion(role="reference"),)}
+    assert set(layouts("accelerate").fused_cross_entropy.tolist()) == {False, True}
+    assert set(layouts("accelerate", **beside).fused_cross_entropy.tolist()) == {False}
+    assert set(layouts("accelerate", fused_cross_entropy=True, **beside).fused_cross_entropy.tolist()) == {True}
 
 
 def test_a_fixed_number_of_gpus_is_one_batch():
