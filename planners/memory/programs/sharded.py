@@ -51,7 +51,8 @@ class ShardedStage:
 
     - `first` is the unit of the embedding, or of embedding, last norm and head together; `head` those of last norm and
       head, None where they are not one of their own. With the `loss_inside_root`, gradients enter through its unit;
-      with the `loss_behind_root` it is let go of before the loss, and gathered again once that is differentiated.
+      with the `loss_behind_root` it is let go of before the loss, and gathered again once that is differentiated. Where
+      it `gathers_before_loss`, the highest layer is gathered before the loss is differentiated, and else behind it.
     - `others` are the micro-batches that wait while the first is differentiated, `later` the passes of later ones;
       `chunks` are None where no stage has several.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
@@ -77,6 +78,7 @@ class ShardedStage:
     loss_inside_root: bool
     loss_behind_root: bool
     closes_before_loss: bool
+    gathers_before_loss: bool
     others: FloatArray
     later: tuple[LaterPass, ...]
     message: FloatArray
@@ -243,12 +245,14 @@ class _Passes:
         if stage.loss_inside_root:
             units.open_root_again(stage.first, self.whole["first"])
             units.gather_ahead(*stage.layers.highest_buffers())
+        if stage.gathers_before_loss:
+            units.gather_ahead(*stage.layers.highest_buffers())
         if has_loss:
             step.resize(self.logits, stage.logits)
             step.resize(self.logits, stage.logits_gradient)
         if stage.loss_behind_root:
             units.open_root_again(stage.first, self.whole["first"])
-        if not stage.loss_inside_root:
+        if not (stage.loss_inside_root or stage.gathers_before_loss):
             units.gather_ahead(*stage.layers.highest_buffers())
         head = self._head() if has_loss else step.take("gradients", "head's gradient", NO_BYTES)
         step.grow(self.gradient, stage.message)

@@ -8,6 +8,7 @@ from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidate
 from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
+from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
 from plimsoll.planners.memory.programs.beside_policy import beside_policy
 from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
@@ -68,6 +69,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         head=head,
         loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
         loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or job.profile.loss.inside_model),
+        gathers_before_loss=compares(job),
         closes_before_loss=traffic.vocabulary_units and not job.profile.loss.inside_model,
         others=some(others),
         later=_later(asked, stays, others, waiting),

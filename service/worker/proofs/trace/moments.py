@@ -130,6 +130,8 @@ def planned_moments(moments: Sequence[Mapping[str, Any]]) -> dict[Place, Held]:
 
 def _planned_place(moment: Mapping[str, Any], following: Iterable[Mapping[str, Any]]) -> Place:
     phase, layer = moment["phase"], moment["layer"]
+    if phase == planned.COMPANION_FORWARD:  # which a trace has behind the policy's layers
+        return Place(planned.FORWARD, is_behind=True)
     goes_through_layers = phase in (planned.FORWARD, planned.BACKWARD)
     is_behind = goes_through_layers and not any(
         later["layer"] is not None for later in following if later["phase"] == phase

@@ -3,6 +3,7 @@
 import pytest
 
 from plimsoll.planners.memory.programs.beside_policy import beside_policy
+from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
 from plimsoll.planners.memory.steps.step import BACKWARD, COMPANION_FORWARD, FORWARD
 from plimsoll.planners.questions import Companion
 from tests.planners.factories import small_llama
@@ -77,6 +78,15 @@ def test_it_runs_while_all_that_the_policy_keeps_stands(framework, zero_stage):
     assert at_most(COMPANION_FORWARD, REFERENCE, zero_stage=zero_stage, framework=framework) >= (
         (held.active.stage + held.active.head).max() + beside(REFERENCE, zero_stage=zero_stage)[0].loss.max()
     )
+
+
+def test_the_highest_layer_is_gathered_before_pairs_are_differentiated():
+    found = asked(**asking(3, companions=(REFERENCE,)))
+    plain = asked(**asking(3))
+    assert (sharded_stage(found).gathers_before_loss, sharded_stage(plain).gathers_before_loss) == (True, False)
+    # Of 36,992 parameters, in 16 bits, beside the head's unit of 64,064 that stays gathered.
+    began = next(event for event in events(**asking(3, companions=(REFERENCE,))) if event.phase == BACKWARD)
+    assert began.change == 2 * 36_992
 
 
 def test_one_backward_pass_begins_with_all_that_both_keep():

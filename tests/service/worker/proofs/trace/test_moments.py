@@ -116,6 +116,11 @@ def test_what_is_before_the_layers_is_told_from_what_is_behind_them():
     ]
 
 
+def test_a_companion_runs_behind_the_policy_s_layers():
+    told = [moment(FORWARD, 0, 2), moment(FORWARD, None, 3), moment("companion forward", None, 5)]
+    assert in_kib(planned_moments([*told, moment(BACKWARD, None, 4)]))[1] == (FORWARD, None, 5)
+
+
 def test_a_plan_of_an_earlier_version_has_the_loss_alone_of_its_forward_pass():
     (place,) = planned_moments([moment(FORWARD, None, 3)])
     assert place.is_behind
