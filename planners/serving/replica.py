@@ -125,7 +125,14 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
 
 def _stages(model: ModelSpec, settings: Settings, degrees: Degrees) -> tuple[Stage, ...]:
     """Return what one rank of each stage holds, weights as a start of the same engine showed where there was one."""
-    stages = replica_stages(model, settings.weights, degrees, engine=settings.profile.engine)
+    profile = settings.profile
+    stages = replica_stages(
+        model,
+        settings.weights,
+        degrees,
+        engine=profile.engine,
+        latent_workspace_bytes=profile.latent_workspace_bytes,
+    )
     if settings.learned is None or settings.learned.weights_factor == 1:
         return stages
     factor = settings.learned.weights_factor

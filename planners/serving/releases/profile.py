@@ -48,7 +48,8 @@ class EngineProfile:
     Sparse latents have blocks of `sparse_block_size` tokens, None where of `block_size` like all others.
     The sampler takes `sampler_bytes_per_logit` beside the logits, and keeps at most
     `sampler_scratch_rows` rows of the vocabulary in fp32. With `profiles_latent_contexts`
-    its profiling run expands the longest chunk of earlier latents; its working memory
+    its profiling run expands the longest chunk of earlier latents; `latent_workspace_bytes` are
+    kept for their kernels beside the weights. Its working memory
     follows start-up logs on `logged_gpu`, None where none were read. A cache in
     nvfp4 `nvfp4_cache_needs_nvlink` where only kernels for Blackwell's cards with NVLink read it.
     `four_bit_weights` is the format of 4 bits in which it commonly serves a model.
@@ -80,6 +81,7 @@ class EngineProfile:
     quantizes_after_loading: bool
     sparse_block_size: int | None = None
     profiles_latent_contexts: bool
+    latent_workspace_bytes: int
     logged_gpu: str | None = None
     nvfp4_cache_needs_nvlink: bool
     computes_encoder_prompts_whole: bool

@@ -11,6 +11,13 @@ from plimsoll.planners.sharding.stages import last_but_one_first
 
 
 @cache
+def copies_plain_latents(engine: str) -> bool:
+    """Return whether an engine keeps a second copy of a latent's up-projection that is in the model's own format."""
+    copies: bool = read_table(engine)["latent_weights"]["copies_plain"]
+    return copies
+
+
+@cache
 def policy_of(engine: str) -> ShardingPolicy:
     """Return how an engine places weights: heads fewer than ranks stand on several, each rank stacks its experts."""
     return ShardingPolicy(

@@ -13,7 +13,7 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.quantization.stacks import QuantizedStack, weight_bytes
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WeightFormat
-from plimsoll.planners.serving.weights.placement import policy_of
+from plimsoll.planners.serving.weights.placement import copies_plain_latents, policy_of
 from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
 from plimsoll.planners.sharding.stages import last_but_one_first
 from plimsoll.planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
@@ -30,7 +30,7 @@ LATENT_UP_PROJECTION = "kv_b_proj.weight"
 class Stage:
     """One pipeline stage of one rank: its layers and the bytes of its weights.
 
-    `buffer_bytes` is the rotary table every stage keeps; `read_bytes` is what every
+    `buffer_bytes` is the rotary table and the workspace for latents that every stage keeps; `read_bytes` is what every
     decode step reads: the layers and the head, but neither the embedding's rows nor
     the experts, whose `expert_bytes` are read only as far as tokens are sent to them.
     """
@@ -55,13 +55,18 @@ def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
     return tuple(range(start, end) for start, end in zip((0, *ends), ends, strict=False))
 
 
-def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees, *, engine: str) -> tuple[Stage, ...]:
+def replica_stages(
+    model: ModelSpec, fmt: WeightFormat, degrees: Degrees, *, engine: str, latent_workspace_bytes: int = 0
+) -> tuple[Stage, ...]:
     """Return what one rank of each pipeline stage of a replica holds.
 
     The embedding stands on the first stage and the head on the last; a tied head
-    on another stage than the embedding is a second copy.
+    on another stage than the embedding is a second copy. A model of latents keeps
+    `latent_workspace_bytes` more on every stage.
     """
-    held = _rank_bytes(ByIdentity(model), fmt, degrees.shard_layout, policy_of(engine))
+    held = _rank_bytes(ByIdentity(model), fmt, degrees.shard_layout, policy_of(engine), copies_plain_latents(engine))
+    has_latents = any(block.kv is not None and block.kv.kind is KvKind.LATENT for block in model.layers)
+    workspace = latent_workspace_bytes if has_latents else 0
     pipeline_parallel = degrees.pipeline_parallel
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
@@ -77,7 +82,7 @@ def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees, *, eng
                 index=index,
                 layers=layers,
                 weight_bytes=own + (held.embedding if is_first else 0) + head_bytes + tied_copy,
-                buffer_bytes=held.buffers,
+                buffer_bytes=held.buffers + workspace,
                 read_bytes=own - experts + head_bytes + tied_read,
                 expert_bytes=experts,
                 has_head=is_last,
@@ -100,11 +105,13 @@ class _RankBytes:
 
 @lru_cache(maxsize=MOST_KEPT_RANKS)
 def _rank_bytes(
-    same: ByIdentity[ModelSpec], fmt: WeightFormat, layout: ShardLayout, policy: ShardingPolicy
+    same: ByIdentity[ModelSpec], fmt: WeightFormat, layout: ShardLayout, policy: ShardingPolicy, copies_plain: bool
 ) -> _RankBytes:
     """Return what a rank of this division holds; pipelines share it."""
     model = same.value
-    placed = _Placement(fmt=fmt, stack=fmt.stack_of(model), layout=layout, policy=policy)
+    placed = _Placement(
+        fmt=fmt, stack=fmt.stack_of(model), layout=layout, policy=policy, copies_plain_latents=copies_plain
+    )
     return _RankBytes(
         layers=tuple(_block_bytes(block, placed) for block in model.layers),
         experts=tuple(_expert_bytes(block, placed) for block in model.layers),
@@ -144,12 +151,13 @@ def _rotary_width(block: Block) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placement:
-    """In which format weights are stored, and by whose rules they are divided."""
+    """In which format weights are stored and by whose rules divided, and whether plain up-projections are copied."""
 
     fmt: WeightFormat
     stack: QuantizedStack | None
     layout: ShardLayout
     policy: ShardingPolicy
+    copies_plain_latents: bool
 
 
 def _local_weight_bytes(weight: Weight, placed: _Placement) -> int:
@@ -209,12 +217,20 @@ def _block_bytes(block: Block, placed: _Placement) -> int:
 def _absorbed_bytes(block: Block, placed: _Placement) -> int:
     """Return the second copy of a latent's up-projection, in the model's dtype, that decoding multiplies queries by.
 
+    A matrix in that dtype needs none in vLLM, which takes views of it.
+
     Source: vllm/model_executor/layers/attention/mla_attention.py, process_weights_after_loading: W_UK_T, W_UV.
     """
     if block.kv is None or block.kv.kind is not KvKind.LATENT:
         return 0
     plain = replace(placed, stack=None)
-    return sum(_local_weight_bytes(weight, plain) for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
+    ups = [weight for weight in block.weights if LATENT_UP_PROJECTION in weight.name]
+    copies = {weight.name: _local_weight_bytes(weight, plain) for weight in ups}
+    return sum(
+        copies[weight.name]
+        for weight in ups
+        if placed.copies_plain_latents or copies[weight.name] != _local_weight_bytes(weight, placed)
+    )
 
 
 def _expert_bytes(block: Block, placed: _Placement) -> int:

@@ -3,12 +3,12 @@
 A token leaves one compressed vector and one rotated key, which every rank keeps whole.
 A prompt's are expanded to keys and values of all heads, those of its earlier chunks as
 many at once as a workspace holds; a decode step instead multiplies queries by the
-up-projection itself, of which the loader makes two more copies.
+up-projection itself, of which the loader takes views, or makes two copies where it is not stored in 16 bits.
 
 Source: vllm/model_executor/layers/attention/mla_attention.py (before it v1/attention/backends/mla/common.py):
-process_weights_after_loading (W_UK_T, W_UV), forward (the profiling pass makes what the largest context expands to),
-_compute_prefill_context, determine_chunked_prefill_workspace_size. Keys and values of unlike lengths go to a kernel
-that takes them (Hopper's), so that values are not padded.
+process_weights_after_loading (W_UK_T, W_UV; views of a plain matrix), forward (the profiling pass makes what the
+largest context expands to), _compute_prefill_context, determine_chunked_prefill_workspace_size. Keys and values of
+unlike lengths go to a kernel that takes them (Hopper's), so that values are not padded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from plimsoll.planners.serving.memory.profile_run import latent_workspace_tokens
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.worker.serving.cache import BlockCache, Reach
 from plimsoll.service.worker.serving.deployment import Deployment
+from plimsoll.service.worker.serving.narrow_linear import SHAPES
 
 PROJECTIONS = ("q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj")
 OUTPUT = "o_proj"
@@ -45,9 +47,11 @@ class LatentContext:
 
 
 class LatentAttention(nn.Module):
-    """One layer's attention on a rank, with its heads and both copies of the up-projection."""
+    """One layer's attention on a rank, with its heads; a narrow up-projection has copies of both halves."""
 
-    def __init__(self, attention: Any, cache: BlockCache, context: LatentContext, dtype: torch.dtype) -> None:
+    def __init__(
+        self, attention: Any, cache: BlockCache, context: LatentContext, dtype: torch.dtype, *, copies: bool
+    ) -> None:
         super().__init__()
         for name in (*PROJECTIONS, OUTPUT):
             module = getattr(attention, name, None)
@@ -59,6 +63,8 @@ class LatentAttention(nn.Module):
         self._cache, self._context = cache, context
         up = attention.kv_b_proj.weight
         self.heads = up.shape[0] // (self.plain + self.value)
+        if not copies:
+            return
         shapes = {"W_UK_T": (self.heads, self.plain, self.rank), "W_UV": (self.heads, self.rank, self.value)}
         for name, shape in shapes.items():
             copy = torch.empty(shape, dtype=dtype, device=up.device)
@@ -131,12 +137,28 @@ class LatentAttention(nn.Module):
         """Return a decode step's attention over the latents themselves, by the copies of the up-projection."""
         requests = query.shape[0]
         plain, rotated = torch.split(query[:, 0], [self.plain, self.rotary], dim=-1)
-        absorbed = torch.bmm(plain.transpose(0, 1), self.get_parameter("W_UK_T")).transpose(0, 1)
+        keys_up, values_up = self._up_projections()
+        absorbed = torch.bmm(plain.transpose(0, 1), keys_up).transpose(0, 1)
         whole = torch.cat((absorbed, rotated), dim=-1)[:, None]
         keys = (seen if isinstance(query, FakeTensor) else seen.to(query.dtype))[:, :, None]
         attended = self._attended(whole, keys, keys[..., : self.rank], is_causal=False)
-        values = torch.bmm(attended[:, 0].transpose(0, 1), self.get_parameter("W_UV"))
+        values = torch.bmm(attended[:, 0].transpose(0, 1), values_up)
         return values.transpose(0, 1).reshape(requests, 1, self.heads, self.value)
+
+    def _up_projections(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what queries and attended latents are multiplied by, [heads, plain, rank] and [heads, rank, value]."""
+        if "W_UK_T" in self._parameters:
+            return self.get_parameter("W_UK_T"), self.get_parameter("W_UV")
+        up = self.get_parameter("kv_b_proj.weight").view(self.heads, self.plain + self.value, self.rank)
+        return up[:, : self.plain], up[:, self.plain :].transpose(1, 2)
+
+
+def kernels_workspace(deployment: Deployment, cache: BlockCache, device_type: str) -> list[torch.Tensor]:
+    """Return what the engine's version keeps for kernels of latents beside the weights, nothing without latents."""
+    count = engine_profile(deployment.engine, deployment.engine_version).latent_workspace_bytes
+    if cache.context is None or not count:
+        return []
+    return [torch.empty(count, dtype=torch.uint8, device=device_type)]
 
 
 def serve_latents(model: Any, cache: BlockCache, deployment: Deployment, dtype: torch.dtype) -> None:
@@ -145,4 +167,4 @@ def serve_latents(model: Any, cache: BlockCache, deployment: Deployment, dtype: 
     context = LatentContext(deployment, first.kv_lora_rank + first.qk_rope_head_dim, dtype)
     cache.context = context
     for layer in model.model.layers:
-        layer.self_attn = LatentAttention(layer.self_attn, cache, context, dtype)
+        layer.self_attn = LatentAttention(layer.self_attn, cache, context, dtype, copies=deployment.weights in SHAPES)

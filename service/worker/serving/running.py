@@ -23,6 +23,7 @@ from plimsoll.service.worker.recording.tracker import StorageTracker
 from plimsoll.service.worker.serving.cache import BlockCache
 from plimsoll.service.worker.serving.deployment import Deployment
 from plimsoll.service.worker.serving.engine_kernels import rotating_in_place
+from plimsoll.service.worker.serving.latent_attention import kernels_workspace
 from plimsoll.service.worker.serving.model import load_random, rotary_tables, served_model
 from plimsoll.service.worker.serving.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
 from plimsoll.service.worker.serving.sampling import SORTING_BYTES_PER_LOGIT, Sampler
@@ -40,9 +41,10 @@ def trace_passes(deployment: Deployment, report: Report) -> Ledger:
         cache = BlockCache(deployment)
         model = served_model(deployment, group, cache, by_shape=True)
         tables = rotary_tables(deployment, model, "cpu")
+        workspace = kernels_workspace(deployment, cache, "cpu")
         passes = Passes(deployment, model, cache, "cpu", engine_sampler(deployment))
         tracker = _tracker(deployment, record, clock)
-        _label_weights(tracker, model, tables)
+        _label_weights(tracker, model, tables, workspace)
         with tracker.watching(), _kernels(deployment, model):
             passes.make_workspace()
             record_passes(passes, tracker, deployment, report, whole=False)
@@ -66,8 +68,9 @@ def run_passes(deployment: Deployment, device: Device, report: Report) -> tuple[
                 model = served_model(deployment, group, cache, by_shape=False)
             load_random(model, device.type)
             tables = rotary_tables(deployment, model, device.type)
+            workspace = kernels_workspace(deployment, cache, device.type)
             passes = Passes(deployment, model, cache, device.type, engine_sampler(deployment))
-            _label_weights(tracker, model, tables)
+            _label_weights(tracker, model, tables, workspace)
             with tracker.watching():
                 record_passes(passes, tracker, deployment, report, whole=not device.is_cpu)
             if deployment.batch:
@@ -107,12 +110,16 @@ def _tracker(deployment: Deployment, record: Record, clock: StreamClock) -> Stor
     return StorageTracker(record.ledger, clock, logit_shapes=frozenset(shapes))
 
 
-def _label_weights(tracker: StorageTracker, model: Any, tables: list[torch.Tensor]) -> None:
+def _label_weights(
+    tracker: StorageTracker, model: Any, tables: list[torch.Tensor], workspace: list[torch.Tensor]
+) -> None:
     tracker.ledger.mark(0, WEIGHTS)
     tracker.label_all(model.named_parameters(), Kind.PARAMETER)
     tracker.label_all(model.named_buffers(), Kind.BUFFER)
     for table in tables:
         tracker.label(table, Kind.BUFFER, "cosines and sines of every position")
+    for piece in workspace:
+        tracker.label(piece, Kind.BUFFER, "workspace of kernels for latents")
 
 
 def _timed(passes: Passes, device: Device) -> dict[str, float]:

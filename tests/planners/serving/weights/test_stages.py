@@ -14,6 +14,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS, weight_format
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.serving.weights.divisibility import layout_obstacle, tensor_parallel_obstacle
 from plimsoll.planners.serving.weights.placement import policy_of
 from plimsoll.planners.serving.weights.stages import (
@@ -198,12 +199,36 @@ def test_attention_data_parallel_ranks_hold_all_that_is_no_expert():
     assert rank.weight_bytes - rank.expert_bytes == alone.weight_bytes - alone.expert_bytes
 
 
-def test_a_latents_up_projection_stands_twice():
-    # DeepSeek-V2-Lite: 27 layers x 512 x 16 heads x (128 + 128) x 2 bytes; its log prints 29.43 GiB.
-    spec = describe_config(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").config, name="model")
-    (stage,) = stages_of(spec)
-    assert stage.weight_bytes - 2 * spec.parameters == 27 * 512 * 16 * 256 * 2
-    assert stage.total_bytes / GIB == pytest.approx(29.43, abs=0.06)
+DEEPSEEK_LITE = describe_config(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").config, name="model")
+# 27 layers x 512 x 16 heads x (128 + 128), in 16 bits.
+UP_PROJECTIONS = 27 * 512 * 16 * 256 * 2
+
+
+def test_vllm_takes_views_of_a_latents_plain_up_projection():
+    (stage,) = stages_of(DEEPSEEK_LITE)
+    assert stage.weight_bytes == 2 * DEEPSEEK_LITE.parameters
+
+
+def test_a_latents_up_projection_in_8_bits_is_copied_in_16():
+    fp8 = WEIGHT_FORMATS["fp8"]
+    (stage,) = stages_of(DEEPSEEK_LITE, fp8)
+    (copying,) = replica_stages(DEEPSEEK_LITE, fp8, Degrees(), engine="sglang")
+    assert stage.weight_bytes == copying.weight_bytes > DEEPSEEK_LITE.parameters + UP_PROJECTIONS
+
+
+def test_other_engines_copy_a_plain_up_projection():
+    (stage,) = replica_stages(DEEPSEEK_LITE, BF16, Degrees(), engine="sglang")
+    assert stage.weight_bytes - 2 * DEEPSEEK_LITE.parameters == UP_PROJECTIONS
+
+
+def test_a_workspace_for_latents_stands_beside_the_weights_of_those_alone():
+    # DeepSeek-V2-Lite's log at 0.19 prints 29.43 GiB: its parameters, its table of angles and 128 MiB.
+    workspace = engine_profile("vllm", "0.19").latent_workspace_bytes
+    (stage,) = replica_stages(DEEPSEEK_LITE, BF16, Degrees(), engine="vllm", latent_workspace_bytes=workspace)
+    assert stage.total_bytes / GIB == pytest.approx(29.43, abs=0.04)
+    (other,) = replica_stages(model(), BF16, Degrees(), engine="vllm", latent_workspace_bytes=workspace)
+    assert other.buffer_bytes == rotary_table_bytes(model(), BF16)
+    assert engine_profile("vllm", None).latent_workspace_bytes == 0
 
 
 def test_a_latents_rotary_table_has_the_features_beside_its_rank():

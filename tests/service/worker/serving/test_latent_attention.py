@@ -22,12 +22,25 @@ COPIES = 2 * 2 * 16 * 32 * 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_every_rank_keeps_the_whole_latent_and_copies_for_its_own_heads(ranks):
-    ledger = trace_passes(deployment(**LATENT, layout={"tensor_parallel": ranks}), lambda *_progress: None)
+def test_every_rank_keeps_the_whole_latent_and_copies_narrow_projections_for_its_own_heads(ranks):
+    wanted = deployment(**LATENT, layout={"tensor_parallel": ranks}, settings={"weights": "fp8"})
+    ledger = trace_passes(wanted, lambda *_progress: None)
     # 2 layers, 40 blocks of 16 tokens, 32 + 8 features of 2 bytes.
     assert requested(ledger, Kind.KV_CACHE) == 2 * 40 * 16 * 40 * 2
     copies = [piece for piece in ledger.peak().live if piece.origin.endswith(("W_UK_T", "W_UV"))]
     assert sum(piece.requested_bytes for piece in copies) == COPIES * 4 // ranks
+
+
+def test_of_a_plain_up_projection_there_are_views():
+    ledger = trace_passes(deployment(**LATENT), lambda *_progress: None)
+    assert not any(piece.origin.endswith(("W_UK_T", "W_UV")) for piece in ledger.peak().live)
+
+
+def test_a_version_keeps_a_workspace_for_latents_among_its_weights():
+    # 128 MiB at 0.19 (the version of these deployments), none at 0.33.
+    old, new = (deployment(**LATENT, settings={"engine_version": version}) for version in ("0.19", "0.33"))
+    weights = [measured_terms(trace_passes(wanted, lambda *_progress: None))["weights"] for wanted in (old, new)]
+    assert weights[0] - weights[1] == 128 << 20
 
 
 def test_the_profiling_pass_expands_the_largest_context():
@@ -53,7 +66,7 @@ def test_a_real_rank_attends_to_its_latents_in_chunks_and_one_by_one():
     }
 
 
-def test_decoding_by_the_copies_is_attention_over_expanded_keys():
+def test_decoding_by_the_up_projection_is_attention_over_expanded_keys():
     from plimsoll.service.worker.serving.cache import BlockCache
     from plimsoll.service.worker.serving.model import load_random, served_model
 
@@ -63,9 +76,6 @@ def test_decoding_by_the_copies_is_attention_over_expanded_keys():
         model = served_model(wanted, None, cache, by_shape=False)
     load_random(model, "cpu")
     attention = model.model.layers[0].self_attn.float()
-    up = attention.kv_b_proj.weight.view(4, 32, 32)
-    attention.W_UK_T.data.copy_(up[:, :16])
-    attention.W_UV.data.copy_(up[:, 16:].transpose(1, 2))
     torch.manual_seed(0)
     query, latents = torch.randn(1, 1, 4, 24), torch.randn(1, 7, 40)
     keys, values = attention._expanded(latents[..., :32], latents)
