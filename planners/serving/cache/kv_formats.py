@@ -57,8 +57,9 @@ class CacheTerms:
     besides its own. `activation_bytes` is one element of the model's dtype. A
     recurrent layer keeps a state for each of `draft_tokens` too. `batch_sequences` is
     the largest batch, of all stages together. An encoder that states no length of
-    its own is given `source_tokens`. `cache_implementation` is which of its caches an
-    engine uses that has several.
+    its own is given `source_tokens`. A sequence has `checkpoint_blocks` more of recurrent
+    layers, and a block beside them is a multiple of `state_block_tokens`.
+    `cache_implementation` is which of its caches an engine uses that has several.
     """
 
     model_type: str
@@ -71,6 +72,8 @@ class CacheTerms:
     draft_tokens: int = 0
     batch_sequences: int = 1
     source_tokens: int = 0
+    checkpoint_blocks: int = 0
+    state_block_tokens: int = 1
     cache_implementation: str | None = None
 
     def tokens_of_source(self, state: KvState) -> int:

@@ -9,6 +9,7 @@ from plimsoll.planners.serving.cache.kv_formats import CacheTerms
 from plimsoll.planners.serving.cache.pools import Cache
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.engine import engine_named
+from plimsoll.planners.serving.releases.cards import compute_capability
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.settings.settings import Settings
 
@@ -37,8 +38,10 @@ def batches_under_way(profile: EngineProfile, degrees: Degrees) -> int:
 
 
 def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> CacheTerms:
+    checkpoints, model_type = settings.profile.checkpoints, question.model.model_type
+    capability = compute_capability(question.hardware.gpu)
     return CacheTerms(
-        model_type=question.model.model_type,
+        model_type=model_type,
         kv=settings.kv,
         profile=settings.profile,
         block_size=settings.block_size,
@@ -48,5 +51,7 @@ def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> C
         draft_tokens=settings.traffic.draft_tokens,
         batch_sequences=settings.max_num_seqs * degrees.pipeline_parallel,
         source_tokens=settings.input_tokens,
+        checkpoint_blocks=int(checkpoints.are_kept(model_type, capability)),
+        state_block_tokens=checkpoints.block_tokens(model_type, capability),
         cache_implementation=settings.cache_implementation,
     )

@@ -16,6 +16,7 @@ from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.releases.rules import (
     BatchTier,
     Capabilities,
+    Checkpoints,
     CompressedLayout,
     DegreeRules,
     LatentCaches,
@@ -36,9 +37,10 @@ class EngineProfile:
 
     `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
     whether chunked attention frees what its chunk has left behind. A sequence takes
-    `recurrent_blocks` of each group of recurrent layers, and where `states_bound_sequences` the engine does not start
-    with a batch limit beyond its blocks. With `quantizes_after_loading` a checkpoint in 16 bits is loaded whole
-    before any of it is quantized; models of the types
+    `recurrent_blocks` of each group of recurrent layers and one more for `checkpoints`, and
+    where `states_bound_sequences` the engine does not start with a batch limit beyond its
+    blocks. With `quantizes_after_loading` a checkpoint in 16 bits is loaded whole before any
+    of it is quantized; models of the types
     `recurrent_fp32`, or all where that is `any`, keep the recurrence's memory in fp32,
     others in their own dtype. `pads_pages` says whether a page that no whole number of
     others fills is padded; `divides_contexts` whether there is decode context
@@ -77,6 +79,7 @@ class EngineProfile:
     divides_contexts: bool
     chunks_locally: bool
     recurrent_blocks: int
+    checkpoints: Checkpoints
     states_bound_sequences: bool
     quantizes_after_loading: bool
     sparse_block_size: int | None = None

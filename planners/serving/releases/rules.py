@@ -30,6 +30,32 @@ class TokensWording(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Model types whose recurrent layers keep a state of within a prompt, in a block of its own, by their mixers.
+
+    Those of `selective_types` (Mamba-2) keep it at any token. Those of `delta_types` (gated
+    delta) keep it on cards from `delta_capability` on, where their kernel hands a state out
+    every `delta_tokens`, of which a block holds a whole number.
+    """
+
+    selective_types: tuple[str, ...] = ()
+    delta_types: tuple[str, ...] = ()
+    delta_capability: float = 0.0
+    delta_tokens: int = 1
+
+    def are_kept(self, model_type: str, capability: float | None) -> bool:
+        """Return whether a sequence has a block more in each group of recurrent layers."""
+        return model_type in self.selective_types or self._delta(model_type, capability)
+
+    def block_tokens(self, model_type: str, capability: float | None) -> int:
+        """Return the tokens that a block must be a multiple of."""
+        return self.delta_tokens if self._delta(model_type, capability) else 1
+
+    def _delta(self, model_type: str, capability: float | None) -> bool:
+        return model_type in self.delta_types and capability is not None and capability >= self.delta_capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTier:
     """Batch limits of cards with at least `memory_gib`, whose names hold no excluded word.
 

@@ -23,6 +23,7 @@ from tests.planners.serving.factories import model
 
 V19 = engine_profile("vllm", "0.19")
 # Two blocks of state a sequence and tokens as concurrency times length, as at 0.24 with prefix caching.
+NEWEST = engine_profile("vllm", None)
 ALIGNED = dataclasses.replace(engine_profile("vllm", "0.24"), recurrent_blocks=2)
 
 
@@ -40,6 +41,7 @@ def layout_of(
     tensor: int = 1,
     context: int = 1,
     draft_tokens: int = 0,
+    **more: int,
 ) -> CacheLayout:
     terms = CacheTerms(
         model_type=spec.model_type,
@@ -50,6 +52,7 @@ def layout_of(
         in_flight_tokens=in_flight,
         activation_bytes=2,
         draft_tokens=draft_tokens,
+        **more,
     )
     return cache_layout(spec, terms, tensor_parallel=tensor, context_parallel=context)
 
@@ -156,6 +159,39 @@ def test_a_recurrent_layer_takes_one_block_a_sequence_and_two_from_0_28():
     spec = published("Qwen/Qwen3.5-27B")
     earlier, later = layout_of(spec), layout_of(spec, profile=engine_profile("vllm", "0.28"))
     assert later.blocks_per_request(8192) == earlier.blocks_per_request(8192) + 3
+
+
+def test_a_state_within_a_prompt_takes_a_block_more_and_its_kernels_tokens_divide_one():
+    # Qwen3-Next on 2 ranks: the state fills 544 tokens of 16, and 576 of 64.
+    spec = published("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    without, kept = (
+        layout_of(spec, tensor=2, profile=NEWEST, **more)
+        for more in ({}, {"checkpoint_blocks": 1, "state_block_tokens": 64})
+    )
+    assert (without.block_size, kept.block_size) == (544, 576)
+    assert (without.recurrent_blocks, kept.recurrent_blocks) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "capability", "kept", "tokens"),
+    [
+        ("nemotron_h", None, True, 1),
+        ("qwen3_next", 9.0, True, 64),
+        ("qwen3_next", 8.9, False, 1),
+        ("qwen3_next", None, False, 1),
+        ("jamba", 9.0, False, 1),
+    ],
+)
+def test_states_within_prompts_are_kept_by_mixer_and_card(model_type, capability, kept, tokens):
+    checkpoints = NEWEST.checkpoints
+    assert checkpoints.are_kept(model_type, capability) is kept
+    assert checkpoints.block_tokens(model_type, capability) == tokens
+    assert not engine_profile("vllm", "0.32").checkpoints.are_kept(model_type, capability)
+
+
+def test_a_model_of_states_alone_keeps_one_whatever_the_version():
+    layout = layout_of(published("tiiuae/falcon-mamba-7b"), length=2048, profile=NEWEST)
+    assert layout.blocks_per_request(2048) == 1
 
 
 def test_groups_of_state_inputs_fewer_than_the_ranks_are_replicated():

@@ -10,6 +10,7 @@ Source: vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py.
 from __future__ import annotations
 
 import dataclasses
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,10 +172,21 @@ def cache_layout(
         group_size=group_size([len(bucket.layers) for bucket in buckets]),
         is_one_group=is_one_group,
         in_flight_tokens=terms.in_flight_tokens,
-        recurrent_blocks=terms.profile.recurrent_blocks + terms.draft_tokens,
+        recurrent_blocks=_recurrent_blocks(terms, only_states=kinds == {KvKind.RECURRENT}),
         context_parallel=context_parallel,
         source_tokens=max(terms.tokens_of_source(bucket.state) for bucket in buckets),
     )
+
+
+def _recurrent_blocks(terms: CacheTerms, *, only_states: bool) -> int:
+    """Return the blocks that a sequence takes of a group of recurrent layers.
+
+    A model of states alone has no prefix caching by default, and a state its one block.
+
+    Source: vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes.
+    """
+    kept = 1 if only_states else terms.profile.recurrent_blocks + terms.checkpoint_blocks
+    return kept + terms.draft_tokens
 
 
 def _block_size(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int) -> int:
@@ -191,7 +203,7 @@ def _block_size(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int
     if widest == 0:
         return terms.max_model_len
     largest = max(_state_bytes(block, terms, tensor_parallel) for block in blocks)
-    step = terms.block_size
+    step = math.lcm(terms.block_size, terms.state_block_tokens)
     return step * -(-largest // (step * widest))
 
 
