@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 AUDIT_VENV ?= $(VENV)-audit
+VLLM_VENV ?= $(VENV)-vllm
 CONTRACT_TOOLS ?= $(VENV)-contract
 NPM ?= npm
 LOCK_OPTIONS := --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
@@ -82,8 +83,8 @@ faults-found: $(VENV)/.test ## Ask the service at PLIMSOLL_URL (or on port 8000)
 same-answers: $(VENV)/.test ## Ask this tree and the commit REF the same, and say which answers differ
 	$(BIN)/python -m benchmarks.same_answers $(if $(REF),--ref $(REF))
 
-proofs-of: $(VENV)/.test ## Trace a few plans of STACK, and say whose code ran and how far the plans were
-	$(BIN)/python -m benchmarks.proofs_of $(or $(STACK),$(error name a stack: make proofs-of STACK=megatron))
+proofs-of: $(if $(filter vllm,$(STACK)),$(VLLM_VENV)/.tools,$(VENV)/.test) ## Run the own code of STACK (vllm or a training stack) for a few plans, and say how far they were
+	$(if $(filter vllm,$(STACK)),$(VLLM_VENV)/bin/python -m benchmarks.vllm_own_code,$(BIN)/python -m benchmarks.proofs_of $(or $(STACK),$(error name a stack: make proofs-of STACK=megatron)))
 
 soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
 	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)
@@ -121,7 +122,7 @@ sbom: $(AUDIT_VENV)/.tools ## Write plimsoll.cdx.json, the bill of materials (Cy
 		--pyproject pyproject.toml --output-reproducible --of JSON --output-file plimsoll.cdx.json -
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
-	rm -rf $(VENV) $(AUDIT_VENV) $(CONTRACT_TOOLS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .same-answers *.egg-info build
+	rm -rf $(VENV) $(AUDIT_VENV) $(VLLM_VENV) $(CONTRACT_TOOLS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .same-answers *.egg-info build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Plimsoll needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -144,6 +145,14 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(AUDIT_VENV)/.tools: deploy/audit-tools.txt
 	$(PYTHON) -m venv $(AUDIT_VENV)
 	$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement deploy/audit-tools.txt
+	@touch $@
+
+# vLLM beside the packages of $(VENV), which its own pins contradict: its Python code alone runs, on fake tensors.
+$(VLLM_VENV)/.tools: deploy/vllm-own-code.txt $(VENV)/.test
+	@echo "Setting up $(VLLM_VENV) (vLLM's wheel has half a gigabyte) ..."
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement deploy/vllm-own-code.txt
+	$(VLLM_VENV)/bin/python -m benchmarks.vllm_own_code.beside $(abspath $(VENV))
 	@touch $@
 
 $(CONTRACT_TOOLS)/.tools: deploy/contract-tools.txt

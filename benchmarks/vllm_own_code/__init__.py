@@ -1,0 +1,1 @@
+"""vLLM's own models, weights and cache planning on fake tensors, beside serving plans."""

@@ -1,0 +1,37 @@
+"""What the planner says of one rank of a case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.vllm_own_code.cases import Case
+from plimsoll.planners.serving.cache.pools import Capacity
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engines.caches import replica_cache
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.serving.settings.settings import resolve_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Bytes of the account of `POST /plan/infer`, and what a cache of given bytes holds: tokens of a block, and all."""
+
+    weights_bytes: int
+    activations_bytes: int
+    block_size: int
+    cache: Capacity
+
+
+def planned(case: Case, available_bytes: int) -> Planned:
+    """Return a case's plan, and the planner's cache of so many bytes in place of the ones that the plan leaves it."""
+    question = case.question
+    settings = resolve_settings(question)
+    plan = plan_serving(question).plan
+    cache = replica_cache(question, settings, Degrees(tensor_parallel=case.tensor_parallel))
+    pools = cache.pools(available_bytes, range(question.model.num_layers))
+    return Planned(
+        weights_bytes=plan.memory.items.weights,
+        activations_bytes=plan.memory.items.activations,
+        block_size=plan.kv.block_size,
+        cache=cache.capacity(pools, max_model_len=settings.max_model_len),
+    )
