@@ -22,12 +22,13 @@ FACTS = Path(__file__).parents[1] / "data" / "vllm_own_code.json"
 
 
 def line(row: Compared) -> str:
-    """Return a case in a line: planned weights, and planned less vLLM's own of weights, blocks and tokens."""
+    """Return a case in a line: planned less vLLM's own of weights, blocks and tokens, and layers over its own."""
     weights = row.plan.weights_bytes - row.held.total
     blocks, tokens = row.plan.cache.blocks - row.cache.blocks, row.plan.cache.tokens - row.cache.tokens
+    layers = "" if row.layers_bytes is None else f" {row.plan.layers_bytes / row.layers_bytes - 1:>+7.1%}"
     return (
         f"{row.case.name:62} {row.plan.weights_bytes:>15,} {weights:>+13,} "
-        f"{row.cache.blocks:>9,} {blocks:>+8,} {row.cache.tokens:>11,} {tokens:>+11,}"
+        f"{row.cache.blocks:>9,} {blocks:>+8,} {row.cache.tokens:>11,} {tokens:>+11,}{layers}"
     )
 
 
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")
     version = prepare()
     print(f"vLLM {version}")
-    print(f"{'plan':62} {'weights':>15} {'off':>13} {'blocks':>9} {'off':>8} {'tokens':>11} {'off':>11}")
+    print(f"{'plan':62} {'weights':>15} {'off':>13} {'blocks':>9} {'off':>8} {'tokens':>11} {'off':>11}  layers")
     facts = []
     for case in CASES:
         if asked.words and not any(word in case.name for word in asked.words):

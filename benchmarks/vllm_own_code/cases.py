@@ -20,7 +20,10 @@ DEFAULTS: Mapping[str, int] = {"max_model_len": 8192, "input_tokens": 1024, "out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A model with what is changed of its config, so many ranks, and more of the question under `asked`."""
+    """A model with what is changed of its config, so many ranks, and more of the question under `asked`.
+
+    With `runs_layers` its layers run: those whose operations vLLM's Python code makes one by one.
+    """
 
     name: str
     model: str
@@ -31,6 +34,7 @@ class Case:
     expert_parallel: int = 1
     weights: str = "bf16"
     scale_block: int | None = None
+    runs_layers: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,8 +81,8 @@ ODD = {"hidden_size": 1152, "intermediate_size": 3104, "head_dim": 96, "num_atte
 LONG = {"max_model_len": 32768, "input_tokens": 16384}
 
 CASES: tuple[Case, ...] = (
-    Case(name="Llama 3.1 8B", model=LLAMA),
-    Case(name="Llama 3.1 8B, 3 layers, tensor 4", model=LLAMA, layers=3, tensor_parallel=4),
+    Case(name="Llama 3.1 8B", model=LLAMA, runs_layers=True),
+    Case(name="Llama 3.1 8B, 3 layers, tensor 4", model=LLAMA, layers=3, tensor_parallel=4, runs_layers=True),
     Case(
         name="61 layers, 3 key-value heads, tied vocabulary of 129,283",
         model=LLAMA,
@@ -91,6 +95,7 @@ CASES: tuple[Case, ...] = (
         layers=7,
         changed={**ODD, "num_key_value_heads": 6, "vocab_size": 129_280},
         tensor_parallel=2,
+        runs_layers=True,
         asked={"max_num_batched_tokens": 3001, "max_num_seqs": 97, "max_model_len": 5003},
     ),
     Case(
@@ -100,8 +105,8 @@ CASES: tuple[Case, ...] = (
         changed={**ODD, "num_key_value_heads": 1, "vocab_size": 129_283, "tie_word_embeddings": True},
         tensor_parallel=4,
     ),
-    Case(name="Qwen2.5 7B, 5 layers, tensor 2", model="Qwen/Qwen2.5-7B", layers=5, tensor_parallel=2),
-    Case(name="Qwen3 32B, 5 layers, tensor 4", model="Qwen/Qwen3-32B", layers=5, tensor_parallel=4),
+    Case(name="Qwen2.5 7B, 5 layers, tensor 2", model="Qwen/Qwen2.5-7B", layers=5, tensor_parallel=2, runs_layers=True),
+    Case(name="Qwen3 32B, 5 layers, tensor 4", model="Qwen/Qwen3-32B", layers=5, tensor_parallel=4, runs_layers=True),
     Case(name="Mistral 7B v0.1, prompts of 16,384", model="mistralai/Mistral-7B-v0.1", asked=LONG),
     Case(name="Mixtral 8x7B, 3 layers, tensor 2", model="mistralai/Mixtral-8x7B-v0.1", layers=3, tensor_parallel=2),
     Case(name="Qwen3 30B-A3B, 5 layers, tensor 4", model="Qwen/Qwen3-30B-A3B", layers=5, tensor_parallel=4),

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.vllm_own_code.blocks import OwnCache, own_cache
 from benchmarks.vllm_own_code.cases import Case
+from benchmarks.vllm_own_code.layers import layers_bytes
 from benchmarks.vllm_own_code.planned import Planned, planned
 from benchmarks.vllm_own_code.rank import own_rank
 from benchmarks.vllm_own_code.weights import HeldBytes, held_bytes
@@ -24,6 +25,7 @@ class Compared:
     plan: Planned
     held: HeldBytes
     cache: OwnCache
+    layers_bytes: int | None
 
     def facts(self) -> dict[str, Any]:
         """Return what vLLM's code said, for those who have it not."""
@@ -31,6 +33,7 @@ class Compared:
             "case": self.case.name,
             "held": dataclasses.asdict(self.held),
             "cache": dataclasses.asdict(self.cache),
+            **({} if self.layers_bytes is None else {"layers_bytes": self.layers_bytes}),
         }
 
 
@@ -38,4 +41,10 @@ def compared(case: Case) -> Compared:
     """Return a case's plan beside a rank of vLLM's."""
     plan = planned(case, AVAILABLE_BYTES)
     with own_rank(case.config, tensor_parallel=case.tensor_parallel, **case.engine_options) as rank:
-        return Compared(case=case, plan=plan, held=held_bytes(rank), cache=own_cache(rank, AVAILABLE_BYTES))
+        return Compared(
+            case=case,
+            plan=plan,
+            held=held_bytes(rank),
+            cache=own_cache(rank, AVAILABLE_BYTES),
+            layers_bytes=layers_bytes(rank) if case.runs_layers else None,
+        )
