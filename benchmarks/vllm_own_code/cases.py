@@ -80,6 +80,24 @@ LLAMA, DEEPSEEK = "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3"
 ODD = {"hidden_size": 1152, "intermediate_size": 3104, "head_dim": 96, "num_attention_heads": 12}
 LONG = {"max_model_len": 32768, "input_tokens": 16384}
 
+# Quantized checkpoints as their configs tell them: one scale for each matrix, for each output, for each block.
+SCALED = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+
+
+def _by_output(number: str, kept: str) -> dict[str, Any]:
+    """Return the config of weights in 8 bits with a scale for each output; inputs are quantized token by token."""
+    eight = {"num_bits": 8, "type": number, "symmetric": True}
+    weights = {**eight, "strategy": "channel", "dynamic": False}
+    inputs = {**eight, "strategy": "token", "dynamic": True}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": kept,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+
+
 CASES: tuple[Case, ...] = (
     Case(name="Llama 3.1 8B", model=LLAMA, runs_layers=True),
     Case(name="Llama 3.1 8B, 3 layers, tensor 4", model=LLAMA, layers=3, tensor_parallel=4, runs_layers=True),
@@ -136,5 +154,46 @@ CASES: tuple[Case, ...] = (
         layers=5,
         without=("quantization_config",),
         tensor_parallel=4,
+    ),
+    Case(
+        name="Llama 3.1 8B in fp8, 3 layers, tensor 2",
+        model=LLAMA,
+        layers=3,
+        changed={"quantization_config": SCALED},
+        tensor_parallel=2,
+        weights="fp8",
+    ),
+    Case(
+        name="Llama 3.1 8B in fp8 by output, 3 layers, tensor 2",
+        model=LLAMA,
+        layers=3,
+        changed={"quantization_config": _by_output("float", "float-quantized")},
+        tensor_parallel=2,
+        weights="fp8",
+    ),
+    Case(
+        name="Llama 3.1 8B in int8, 3 layers, tensor 2",
+        model=LLAMA,
+        layers=3,
+        changed={"quantization_config": _by_output("int", "int-quantized")},
+        tensor_parallel=2,
+        weights="int8",
+    ),
+    Case(
+        name="Mixtral 8x7B in fp8, 3 layers, tensor 2",
+        model="mistralai/Mixtral-8x7B-v0.1",
+        layers=3,
+        changed={"quantization_config": SCALED},
+        tensor_parallel=2,
+        weights="fp8",
+    ),
+    Case(
+        name="DeepSeek V3 in fp8 by blocks, 5 layers, tensor 4",
+        model=DEEPSEEK,
+        layers=5,
+        changed={"quantization_config": {**SCALED, "weight_block_size": [128, 128], "fmt": "e4m3"}},
+        tensor_parallel=4,
+        weights="fp8",
+        scale_block=128,
     ),
 )

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.vllm_own_code.absent import stand_in_for_absent_modules
 from benchmarks.vllm_own_code.custom_ops import declare_operations, launch_no_kernels
@@ -29,6 +30,15 @@ SETTINGS = {
     "VLLM_DISABLE_SHARED_EXPERTS_STREAM": "1",
 }
 _libraries: list[torch.library.Library] = []
+
+
+class _ReadAsOne(TorchDispatchMode):
+    """Lets a fake tensor's value be read, as one: scales of a checkpoint that was never loaded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0 if args[0].dtype.is_floating_point else 1
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +116,8 @@ def own_rank(config: Mapping[str, Any], *, tensor_parallel: int, rank: int = 0, 
         fakes = FakeTensorMode(allow_non_fake_inputs=True)
         with fakes, torch.no_grad():
             model = initialize_model(engine)
-            process_weights_after_loading(model, engine.model_config, torch.device("cpu"))
+            with _ReadAsOne():
+                process_weights_after_loading(model, engine.model_config, torch.device("cpu"))
             current_platform.update_block_size_for_backend(engine)
         yield OwnRank(config=engine, model=model, fakes=fakes)
     del model
