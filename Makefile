@@ -130,16 +130,16 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,trl,deepspeed,megatron]'
-	@# Of torchtune a trace runs the models and the training code, which need none of what its data need besides.
-	$(PIP_INSTALL) --no-deps torchtune
+	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,deepspeed,megatron]'
+	@# Of these a trace runs models and training code, which need none of what their data need besides.
+	$(PIP_INSTALL) --no-deps torchtune trl
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
-	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,trl,deepspeed,megatron,test]'
+	$(PIP_INSTALL) --editable '.[worker,fp8,accelerate,deepspeed,megatron,test]'
 	@# Only their configs and command lines are read, which need none of what they depend on besides.
-	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan torchtune
+	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan torchtune trl
 	@touch $@ $(VENV)/.serve
 
 $(AUDIT_VENV)/.tools: deploy/audit-tools.txt

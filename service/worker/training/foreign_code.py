@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import logging
 import os
+import sys
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
@@ -146,3 +150,47 @@ def names_given(module: Any, **names: Any) -> Iterator[None]:
         for name in names:
             del vars(module)[name]
         vars(module).update(before)
+
+
+@contextlib.contextmanager
+def unused_modules(names: frozenset[str]) -> Iterator[None]:
+    """Let imports find packages that are not installed and that nothing of a proof calls, and leave none behind."""
+    before, finder = set(sys.modules), _Unused(names)
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if isinstance(sys.modules[name], _Name):
+                del sys.modules[name]
+
+
+class _Name(types.ModuleType):
+    """A module that has a class of whatever name it is asked for."""
+
+    __path__: list[str] = []  # noqa: RUF012 - a package's attribute
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__class_getitem__": classmethod(lambda of, _parameters: of)})
+
+
+class _Unused:
+    """Finds modules of some packages as empty ones."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return how to load one of them, None of any other."""
+        is_unused = name.partition(".")[0] in self._names
+        return importlib.util.spec_from_loader(name, self) if is_unused else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return the module."""
+        return _Name(spec.name)
+
+    def exec_module(self, _module: types.ModuleType) -> None:
+        """Run nothing."""

@@ -10,9 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-import types
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch import nn
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.stacks.torchtune.offload import streams_told_apart
-from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, names_given, quiet
+from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, names_given, quiet, unused_modules
 from plimsoll.service.worker.training.kernels.attention import traced_attention
 
 # What only its data, tokenizers and command line are made of.
@@ -58,53 +56,18 @@ def _as_it_was_written_for() -> Iterator[None]:
     from torchao import dtypes, quantization
     from torchao.quantization.qat import linear
 
-    before = set(sys.modules)
     sys.modules.setdefault(NF4_BEFORE, importlib.import_module(NF4_NOW))
-    finder = _Unused()
-    sys.meta_path.append(finder)
-    try:
-        with (
-            _names_added(dtypes, ("TensorCoreTiledLayout",)),
-            _names_added(quantization, GONE_QUANTIZERS),
-            _names_added(linear, GONE_SWITCHES),
-        ):
-            yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in set(sys.modules) - before:
-            if isinstance(sys.modules[name], _Name):
-                del sys.modules[name]
+    with (
+        unused_modules(UNUSED),
+        _names_added(dtypes, ("TensorCoreTiledLayout",)),
+        _names_added(quantization, GONE_QUANTIZERS),
+        _names_added(linear, GONE_SWITCHES),
+    ):
+        yield
 
 
 def _names_added(module: Any, names: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
     return names_given(module, **{name: None for name in names if not hasattr(module, name)})
-
-
-class _Name(types.ModuleType):
-    """A module that has a class of whatever name it is asked for."""
-
-    __path__: list[str] = []  # noqa: RUF012 - a package's attribute
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__class_getitem__": classmethod(lambda of, _parameters: of)})
-
-
-class _Unused:
-    """Finds modules that are not installed and that nothing of a proof calls."""
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return how to load one of them, None of any other."""
-        is_unused = name.partition(".")[0] in UNUSED
-        return importlib.util.spec_from_loader(name, self) if is_unused else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        """Return the module."""
-        return _Name(spec.name)
-
-    def exec_module(self, _module: types.ModuleType) -> None:
-        """Run nothing."""
 
 
 @contextlib.contextmanager

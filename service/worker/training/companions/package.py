@@ -1,11 +1,14 @@
 """TRL, and what it is given to run on fake tensors: all tokens scored, and kernels that only write.
 
+A proof reads no data: where the packages for those are not installed, names stand in for them while TRL is imported.
+
 Source: TRL 1.16, trainer/utils.py, `add_fused_lm_head`; kernels/chunked_logprob.py, `ChunkedLogProbFunction`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,21 +17,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.recording.patches import replaced
-from plimsoll.service.worker.training.foreign_code import names_given, quiet
+from plimsoll.service.worker.training.foreign_code import names_given, quiet, unused_modules
 
 ATEN = torch.ops.aten
+# What makes a step, and what only its data and tables are made of.
+USED = ("trainer.dpo_trainer", "trainer.dpo_config", "trainer.utils", "models.utils", "kernels.chunked_logprob")
+UNUSED = frozenset({"datasets", "pandas", "pyarrow"})
 # Those that write at indices, by where among their arguments the indices are.
 WRITES_AT_INDICES = (ATEN.index_put.default, ATEN.index_put_.default, ATEN._index_put_impl_.default)
 
 
 def load_trl() -> Any:
-    """Return the package; a worker without it raises `NotYetAvailable`."""
+    """Return the package with its trainer of preferences; a worker without it raises `NotYetAvailable`."""
     try:
-        import trl
+        importlib.import_module("accelerate")
+        importlib.import_module("transformers.trainer")  # which looks for datasets itself
+        with unused_modules(UNUSED):
+            trl = importlib.import_module("trl")
+            for name in USED:
+                importlib.import_module(f"trl.{name}")
     except ModuleNotFoundError as error:
         raise NotYetAvailable(
             "Steps beside a reference model are traced by TRL's own code, which this worker does not have: install "
-            "plimsoll[trl] there.",
+            "accelerate and, with pip's option --no-deps, TRL 1.16 there.",
             pointer="/training/companions",
         ) from error
     return trl
