@@ -29,6 +29,8 @@ DEEPSEEK_ROUTING = (
 )  # fmt: skip
 # A router of every layer or none: other steps are DeepSeek code that no published model uses.
 EVERY_LAYER = {"moe_layer_freq": (1,)}
+# Routers whose scores stay in fp32 (`MixtralTopKRouter`), so that experts' outputs are weighed in it.
+SCORED_IN_FP32 = frozenset({"combine"})
 # DeepSeek V3's router (`Glm4MoeTopkRouter`, `Dots1TopkRouter`): it casts its input up, and its scores stay in fp32.
 ROUTED_IN_FP32 = frozenset({"router", "combine"})
 
@@ -45,6 +47,7 @@ FAMILIES: Mapping[str, Family] = {
         has_experts=True,
         tracing=Tracing(groups_experts=True),
         serving=Serving(),
+        own_code=OwnCode(fp32_operations=SCORED_IN_FP32),
     ),
     "phimoe": Family(
         reader=MixtureDecoder(
@@ -84,7 +87,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         has_experts=True,
         tracing=Tracing(),
-        own_code=OwnCode(joins_rotated=True, fp32_operations=frozenset({"combine"})),
+        own_code=OwnCode(joins_rotated=True, fp32_operations=SCORED_IN_FP32),
         needs_remote_code=True,
     ),
     "qwen2_moe": Family(

@@ -91,9 +91,9 @@ def frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
 
 
 def whole_frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
-    """Return the frozen bytes of a gathered part: tensor and expert parallelism alone divide it."""
+    """Return the frozen bytes of a gathered part, with the padding of its shards but of what is packed in four bits."""
     plain, packed = _apart(part, width)
-    total = first_rank(plain, way.layout, way.policy).whole * width.gathered_bytes
+    total = first_rank(plain, way.layout, way.policy).gathered * width.gathered_bytes
     return total + sum(_four_bit_bytes(local(weight, way)[0], width) for weight in packed)
 
 

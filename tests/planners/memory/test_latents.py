@@ -55,6 +55,7 @@ def test_an_indexer_s_weights_are_no_value():
     [
         ("deepseek-ai/DeepSeek-V2-Lite", 4),
         ("MiniMaxAI/MiniMax-M2", 4),
+        ("mistralai/Mixtral-8x7B-v0.1", 4),
         ("zai-org/GLM-4.5-Air", 4),
         ("Qwen/Qwen3-30B-A3B", 2),
     ],
