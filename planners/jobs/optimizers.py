@@ -10,7 +10,8 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.errors import UnknownName
 
 # bitsandbytes 0.50, functional.py: one byte an element and one fp32 scale for each block of 256.
-EIGHT_BIT_BYTES = 1 + 4 / 256
+EIGHT_BIT_SCALE_BYTES = 4 / 256
+EIGHT_BIT_BYTES = 1 + EIGHT_BIT_SCALE_BYTES
 ADAM_SOURCE = "Kingma & Ba 2015, arXiv:1412.6980"
 # torch.optim keeps one fp32 step counter for each tensor.
 STEP_COUNTER_BYTES = 4
@@ -71,7 +72,14 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         _bitsandbytes_adam("paged-adamw-8bit", moment_bytes=EIGHT_BIT_BYTES, paged_to_host=True),
         OptimizerKind(name="sgd", moments=0, hidden_matrix_moments=0, source="torch.optim.SGD"),
         OptimizerKind(name="sgd-momentum", moments=1, hidden_matrix_moments=1, source="torch.optim.SGD"),
-        OptimizerKind(name="lion", moments=1, hidden_matrix_moments=1, source="Chen et al. 2023, arXiv:2302.06675"),
+        OptimizerKind(
+            name="lion",
+            moments=1,
+            hidden_matrix_moments=1,
+            moment_bytes=FP32_BYTES,  # of bitsandbytes, as its Adam's above
+            is_one_kernel=True,
+            source="Chen et al. 2023, arXiv:2302.06675",
+        ),
         OptimizerKind(
             name="adafactor",
             moments=1,

@@ -17,7 +17,7 @@ from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES
+from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES, EIGHT_BIT_SCALE_BYTES
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
@@ -128,8 +128,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
     frozen = _frozen(model, by_parameters, job)
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    is_widened = job.profile.widens_embedding_states and job.optimizer.moment_bytes == EIGHT_BIT_BYTES
-    embedding_bytes = FP32_BYTES if is_widened else element_bytes
+    embedding_bytes = FP32_BYTES if _is_widened(job) else element_bytes
     moments = model.amounts(
         lambda part: moment_bytes(
             part, by_optimizer, job.optimizer, embedding_bytes if part is job.embedding else element_bytes
@@ -153,8 +152,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         has_buffer = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
         host = host + np.where((to_host == 1) & has_buffer, parts * states.parameter, 0.0)
     if job.optimizer.paged_to_host:
-        host = np.where(to_host >= 1, host, moments)
-        moments = np.zeros_like(moments)
+        scales = _eight_bit_scales(model, by_optimizer, job)
+        host = np.where(to_host >= 1, host, moments - scales)
+        moments = scales
     split = model.amounts(lambda part: split_elements(part, by_parameters))
     padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
@@ -203,6 +203,27 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             for kind, part in enumerate(job.layers)
         ),
     )
+
+
+def _is_widened(job: Job) -> bool:
+    """Return whether the embedding's states are in fp32, of an optimizer that has eight bits for others."""
+    return job.profile.widens_embedding_states and job.optimizer.moment_bytes == EIGHT_BIT_BYTES
+
+
+def _eight_bit_scales(model: _Stages, by: Divisions, job: Job) -> FloatArray:
+    """Return what stays on the device of moments that are paged: the scales of eight bits.
+
+    Source: bitsandbytes 0.50, optim/optimizer.py, `init_state` (`absmax1`, `absmax2`).
+    """
+    if job.optimizer.moment_bytes != EIGHT_BIT_BYTES:
+        return np.zeros(1)
+    of_embedding = 0.0 if _is_widened(job) else EIGHT_BIT_SCALE_BYTES
+    scales = model.amounts(
+        lambda part: moment_bytes(
+            part, by, job.optimizer, of_embedding if part is job.embedding else EIGHT_BIT_SCALE_BYTES
+        )
+    )
+    return scales.total()
 
 
 def are_gradients_sent(layouts: Candidates, job: Job) -> BoolArray:

@@ -78,8 +78,7 @@ def test_transformers_5_s_experts_work_at_once_under_accelerate_as_under_fsdp2()
         live_at_experts_last_product(block, kernels, attention="flash", element_bytes=2)
         for kernels in (ACCELERATE, FSDP2)
     )
-    assert found == of_fsdp2
-    assert found is not None
+    assert (found.dispatched_bytes, found.expert_bytes) == (of_fsdp2.dispatched_bytes, of_fsdp2.expert_bytes)
 
 
 def test_neither_a_dense_layer_nor_experts_in_turn_have_one_last_product():
