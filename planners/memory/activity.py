@@ -234,15 +234,17 @@ def _with_scores(of_kind: LayerActivity, unfused: UnfusedScores, share: RankShar
     tokens, length, own = share.tokens, share.sequence_length, of_kind.backward
     is_plain = lacks_kernel(share.layouts, unfused.heads, length, size)
     besides = np.where(is_plain, tokens * length * unfused.besides_bytes / share.tensor + MASK_BYTES * length**2, 0.0)
-    recomputes = share.layouts.recompute == SELECTIVE
+    recomputes = (share.layouts.recompute == SELECTIVE) & np.bool_(unfused.runs_again)
     inputs, beside_plain = (
         np.where(recomputes, tokens * amount / share.tensor, 0.0)
         for amount in (unfused.recomputed_inputs_bytes, unfused.beside_plain_bytes)
     )
     plain = share.of(unfused.plain_gradients) + MASK_BYTES * length**2 + beside_plain
+    kept_besides = np.where(recomputes, 0.0, besides)
     return replace(
         of_kind,
-        kept=np.where(recomputes, of_kind.kept, of_kind.kept + besides),
+        kept=of_kind.kept + kept_besides,
+        selective=of_kind.selective if of_kind.selective is NO_BYTES else of_kind.selective + kept_besides,
         backward=replace(
             _beside_attention(own, besides + inputs),
             attention_gradients=np.where(is_plain, plain, own.attention_gradients + inputs),

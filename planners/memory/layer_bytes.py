@@ -79,10 +79,11 @@ class UnfusedScores:
 
     `besides_bytes` are kept of each pair of positions where the softmax is torch's, `plain_gradients` are live as it is
     differentiated. `recomputed_inputs_bytes` of each token are there as well where the attention is recomputed, and
-    `beside_plain_bytes` then.
+    `beside_plain_bytes` then; selective recomputation may name other modules alone, and `runs_again` is false.
     """
 
     heads: int
+    runs_again: bool
     besides_bytes: int
     plain_gradients: SavedBytes
     recomputed_inputs_bytes: int
@@ -253,13 +254,13 @@ def _unfused_scores(
     attentions = attentions_of(part.block)
     if not attentions or not is_unfused(attention, kernels):
         return None
-    is_recomputed = not modules or CORE_ATTENTION in modules
     return UnfusedScores(
         heads=sum(operation.heads for operation in attentions),
+        runs_again=not modules or CORE_ATTENTION in modules,
         besides_bytes=sum(operation.heads * kept_besides_bytes(operation, size) for operation in attentions),
         plain_gradients=live_at_plain_softmax(part.block, kernels, element_bytes=size, learning=part.learning),
-        recomputed_inputs_bytes=recomputed_inputs_bytes(part.block, size) if is_recomputed else 0,
-        beside_plain_bytes=beside_plain_softmax_bytes(part.block, size) if is_recomputed else 0,
+        recomputed_inputs_bytes=recomputed_inputs_bytes(part.block, size),
+        beside_plain_bytes=beside_plain_softmax_bytes(part.block, size),
     )
 
 

@@ -169,8 +169,10 @@ class LossPath:
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass. `pipelines_keep_output` marks a stack whose pipelines hold the logits
     themselves until their backward pass is done. Of a loss that is fused with the head `fused_chunk_bytes` are of each
-    token and vocabulary entry of a chunk. A loss of `sequence_chunks` parts of every sequence (0: of whole ones) casts
-    one part's logits at a time, and the head has a gradient of each; then no bytes above are read.
+    token and vocabulary entry of a chunk. `replicas_return_logits` marks a stack whose whole replicas return the logits
+    with the loss, in fp32 under mixed precision, and a clone of them where nothing is recomputed. A loss of
+    `sequence_chunks` parts of every sequence (0: of whole ones) casts one part's logits at a time, and the head has a
+    gradient of each; then no bytes above are read.
     """
 
     logits_bytes: int
@@ -181,6 +183,7 @@ class LossPath:
     inside_model: bool
     vocabulary_parallel: bool
     fused_chunk_bytes: int
+    replicas_return_logits: bool
     sequence_chunks: int
 
 

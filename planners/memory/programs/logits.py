@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import NONE, FloatArray
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.preference_loss import PreferenceLoss, compares, preference_loss
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
 
 
 def stage_logits(asked: Question) -> FloatArray:
@@ -32,7 +32,8 @@ def chunk_part(asked: Question) -> float:
 def forward_logits(asked: Question) -> FloatArray:
     """Return what the loss holds of the logits at the forward pass's end.
 
-    In chunks those are the logits of all, the log-softmax of all, and one chunk's cast.
+    In chunks those are the logits of all, the log-softmax of all, and one chunk's cast; a fused loss holds all that it
+    ever does.
     """
     loss, size = asked.job.profile.loss, asked.job.precision.compute_bytes
     if compares(asked.job):
@@ -40,8 +41,40 @@ def forward_logits(asked: Question) -> FloatArray:
     if loss.sequence_chunks:
         cast = FP32_BYTES * chunk_part(asked) if size < FP32_BYTES else 0.0
         return np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
-    logits = np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
-    return logits + np.where(asked.layouts.fused_cross_entropy, _fused_product(asked), 0.0)
+    plain = np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
+    return np.where(asked.layouts.fused_cross_entropy, np.ceil(asked.active.logits) + _fused_product(asked), plain)
+
+
+def unsaved_head_input(asked: Question) -> FloatArray:
+    """Return the last norm's output, which the head does not save and a model holds until its loss is known.
+
+    A frozen head saves none of it; where autocast casts all that is multiplied, its output is in fp32.
+    Source: transformers 5.23, models/llama/modeling_llama.py, `LlamaForCausalLM.forward` (`hidden_states`).
+    """
+    job = asked.job
+    if not (job.profile.loss.inside_model and job.profile.kernels.transformers_modules):
+        return NO_BYTES
+    tokens = asked.layouts.local_tokens(job.sequence_length) * asked.rows.has_head
+    if not job.head.trainable:
+        return np.ceil(tokens * job.model.hidden_size * job.precision.compute_bytes)
+    casts = casts_weights(asked.layouts, job)
+    return some(np.where(casts, np.ceil(tokens * job.model.hidden_size * FP32_BYTES), 0.0))
+
+
+def returned_logits(asked: Question) -> FloatArray:
+    """Return what a whole replica holds of the logits as it returns them, with what the loss keeps in fp32.
+
+    Under mixed precision those of 16 bits stand beside their copy in fp32 before that is cloned.
+    """
+    layouts, job = asked.layouts, asked.job
+    if not job.profile.loss.replicas_return_logits:
+        return NO_BYTES
+    size = job.precision.compute_bytes
+    returned = FP32_BYTES if job.precision.is_mixed else size
+    is_cloned = (layouts.data_parallel > 1) & (layouts.recompute == NONE)
+    beside = np.where(is_cloned, returned, size if job.precision.is_mixed else 0)
+    held = stage_logits(asked) * (FP32_BYTES + returned + beside)
+    return np.where(layouts.fused_cross_entropy, 0.0, np.ceil(held))
 
 
 def _of_pairs(asked: Question) -> PreferenceLoss:

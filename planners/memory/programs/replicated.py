@@ -22,6 +22,8 @@ from plimsoll.planners.memory.programs.logits import (
     forward_logits,
     later_logits_gradient,
     logits_gradient,
+    returned_logits,
+    unsaved_head_input,
 )
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
@@ -39,7 +41,8 @@ class ReplicatedStage:
     the forward pass's end, `logits` at the loss, `logits_gradient` beside the head's gradient, which autograd makes as
     `fresh_head` first; where the loss goes by chunks, two of them meet as `later_head_gradient` each, beside
     `later_logits_gradient`. The gradients of a table that `is_tied` meet at the backward pass's end.
-    `keeps_gradients` says that other micro-batches have left theirs.
+    `unsaved_head_input` is there until the loss is known. `keeps_gradients` says that other micro-batches have left
+    theirs.
     """
 
     rest: AtRest
@@ -53,6 +56,7 @@ class ReplicatedStage:
     stashed: FloatArray
     unsaved: FloatArray
     head_kept: FloatArray
+    unsaved_head_input: FloatArray
     forward_logits: FloatArray
     logits: FloatArray
     logits_gradient: FloatArray
@@ -126,7 +130,9 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
         copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)
     step.resize(stream, stage.head_kept)
     kept["head"] = stream
+    seen = step.take("activations", "head's input", stage.unsaved_head_input)
     kept["logits"] = step.take("logits", "logits", stage.forward_logits)
+    step.drop(seen)
     with step.where(stage.casts), step.where(stage.casts_again):
         for layer in step.each(stage.layers):
             step.drop(copies[layer])
@@ -164,7 +170,8 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         stashed=some(np.ceil(active.waiting)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
-        forward_logits=np.where(casts | is_chunked, forward_logits(asked), np.ceil(active.logits)),
+        unsaved_head_input=unsaved_head_input(asked),
+        forward_logits=np.maximum(forward_logits(asked), returned_logits(asked)),
         logits=differentiated_logits(asked) if is_chunked else np.ceil(active.logits),
         logits_gradient=of_logits,
         fresh_head=NO_BYTES if compares(job) else np.where(casts, size * head, 0.0),

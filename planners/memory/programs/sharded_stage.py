@@ -19,6 +19,7 @@ from plimsoll.planners.memory.programs.logits import (
     later_logits_gradient,
     logits_gradient,
     stage_logits,
+    unsaved_head_input,
 )
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.sharded import Chunks, LaterPass, ShardedStage
@@ -81,7 +82,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         stashed=some(np.ceil(active.waiting)),
         held_inputs=some(np.ceil(_held_inputs(asked))),
         head_kept=np.ceil(active.head),
-        unsaved_head_input=_unsaved_head_input(asked),
+        unsaved_head_input=unsaved_head_input(asked),
         # OPT 350M projects the stream to half as many features for its head.
         loss_lets_go=some(np.where(is_fused, np.minimum(message, np.ceil(active.head)), 0.0)),
         forward_logits=forward_logits(asked),
@@ -214,18 +215,6 @@ def embedding_output(asked: Question) -> FloatArray:
         return NO_BYTES
     is_saved = (active.recomputed_layers > 0) | (layouts.recompute == SELECTIVE)
     return np.where(asked.rows.has_embedding & ~is_saved, active.p2p_message, 0.0)
-
-
-def _unsaved_head_input(asked: Question) -> FloatArray:
-    """Return the last norm's output, which a frozen head does not save and a model holds until its loss is known.
-
-    Source: transformers 5.23, models/llama/modeling_llama.py, `LlamaForCausalLM.forward` (`hidden_states`).
-    """
-    job = asked.job
-    if job.head.trainable or not (job.profile.loss.inside_model and job.profile.kernels.transformers_modules):
-        return NO_BYTES
-    tokens = asked.layouts.local_tokens(job.sequence_length)
-    return np.where(asked.rows.has_head, np.ceil(tokens * job.model.hidden_size * job.precision.compute_bytes), 0.0)
 
 
 def _last_norm(asked: Question) -> FloatArray:

@@ -268,15 +268,11 @@ def _moments(
 
     if job.precision.compute_format == FP8:
         moments += casts_to_fp8(asked, held, layer, gradient_bytes=gradient_bytes)
+    if is_mixture and not kernels.experts_in_turn:
+        moments.append(Moment("outputs' gradient", combined, NO_BYTES))
     if is_mixture and job.method == "full":
-        moments += [
-            Moment("outputs' gradient", combined, NO_BYTES),
-            Moment(
-                "experts' first product",
-                layer.at_expert_matmuls,
-                np.maximum(gradient_bytes * held.experts, size * (held.experts - held.last_experts)),
-            ),
-        ]
+        first = np.maximum(gradient_bytes * held.experts, size * (held.experts - held.last_experts))
+        moments.append(Moment("experts' first product", layer.at_expert_matmuls, first))
     if layer.at_first_matmuls.any():
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [

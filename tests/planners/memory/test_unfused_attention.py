@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from plimsoll.planners.layouts.candidates import SELECTIVE
 from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.layer_events import live_at_attention, live_at_plain_softmax
 from plimsoll.planners.memory.selective import selectively_saved_bytes
 from plimsoll.planners.memory.unfused_attention import lacks_kernel, unrotated_bytes
+from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama
-from tests.planners.training_cases import one_layout
+from tests.planners.training_cases import asked, one_layout
 
 KERNELS = load_profile("megatron").kernels
 ALONE = small_llama(num_attention_heads=4, num_key_value_heads=4)
@@ -78,3 +80,17 @@ def test_the_product_with_the_values_has_two_tensors_of_scores_and_torch_s_softm
     assert at_softmax.score_bytes == 4 * 3 * 4
     # In fp32 a mask was written into a view: the scores' gradient, two copies of it and the masked one.
     assert live_at_plain_softmax(SHARED.layers[0], KERNELS, element_bytes=4, learning=None).score_bytes == 4 * 4 * 4
+
+
+def test_scores_are_kept_where_other_modules_alone_are_recomputed():
+    # Traced: Qwen 3 of 12 stages keeps the softmax of each of 12 micro-batches, in fp32 and in 16 bits, where norms
+    # alone are recomputed. 1,020 positions are no multiple of 8, so that the softmax is torch's.
+    eager, flash = (
+        asked(
+            "megatron", model=SHARED, sequence_length=1020, attention=attention,
+            recompute=Recompute(mode="selective", modules=("layernorm",)), layout={"recompute": SELECTIVE},
+        ).active.layers[0].selective.item()
+        for attention in ("eager", "flash")
+    )  # fmt: skip
+    # 4 heads, the mask, and of each token keys and values for every head and no statistics.
+    assert eager - flash == 1020**2 * (4 * (4 + 2) + 1) + 1020 * (2 * 2 * 32 - 4 * 4)

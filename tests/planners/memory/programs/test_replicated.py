@@ -1,6 +1,7 @@
 """DistributedDataParallel's step of a small Llama over two ranks: four layers, 32 tokens, 1,000 words."""
 
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
+from plimsoll.planners.questions import Lora
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import events, held, taken
 
@@ -98,3 +99,12 @@ def test_on_one_card_two_chunks_gradients_of_the_head_meet():
     both = taken(found, "head's gradients of two chunks")
     assert held(both, "gradients") == 2 * 2 * TABLE
     assert held(taken(found, "logits", phase=FORWARD), "logits") == TOKENS * WORDS * 6.5
+
+
+def test_the_input_of_a_head_is_there_until_the_loss_is_known_though_the_head_saves_none_of_it():
+    # Traced: Mistral of 1,572 tokens and 3,960 features, LoRA, fused loss: the norm's output, 11.87 MiB in 16 bits.
+    frozen = step(training={"method": "lora", "lora": Lora(target_modules=("q_proj",)), "precision": "bf16"})
+    assert taken(frozen, "head's input").change == 2 * TOKENS * 64
+    # Traced: Qwen 3 of 33,850 tokens and 1,680 features under autocast: 216.93 MiB in fp32 beside the cast.
+    assert taken(step(), "head's input").change == 4 * TOKENS * 64
+    assert "head's input" not in {event.name for event in step(training={"precision": "bf16"})}

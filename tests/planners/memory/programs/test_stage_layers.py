@@ -9,6 +9,7 @@ from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.layouts.candidates import FULL, candidates_from_rows
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank
+from plimsoll.planners.questions import Lora
 from tests.planners.factories import small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import asked, job
@@ -93,3 +94,15 @@ def test_a_list_of_layouts_has_units_of_experts_in_some_of_them():
     mixture: LayerOnRank = found.runs[1].layers[1][0].bytes
     assert mixture.has_expert_unit.tolist() == [0, 1]
     assert mixture.experts.weights[0] == 0
+
+
+def test_beside_adapters_the_outputs_gradients_of_frozen_experts_meet_too():
+    # Traced: GLM 4.5 Air, LoRA of attention, recomputed, 12,726 tokens: 8,046 MiB of the layer as its outputs' gradient
+    # is scattered, 4,170 at its last matrix.
+    found = asked(
+        "accelerate", model=MIXED, sequence_length=32, method="lora", lora=Lora(target_modules=("o_proj",)),
+        layout={**FULL_SHARDING, "recompute": FULL},
+    )  # fmt: skip
+    of_layers = stage_layers(found, gradient_bytes=np.full(1, 2.0), expert_units=np.array([False]))
+    moments = {moment.name: moment.activations.item() for moment in of_layers.runs[1].layers[1][0].bytes.moments}
+    assert moments["outputs' gradient"] == max(moments.values())
