@@ -17,7 +17,7 @@ import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages
 from plimsoll.planners.memory.activity import Activity, activity, casts_weights
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings
@@ -61,6 +61,16 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
             for layer in active.layers
         ),
     )
+
+
+def returns_weights(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a product's own weights come back from the host with what else it kept: torch's hooks send all.
+
+    Autocast's casts of them are counted as copies.
+    """
+    if job.profile.can.activation_offload != SYNCHRONOUS or not layouts.activation_offload.any():
+        return np.zeros(1, dtype=bool)
+    return layouts.activation_offload & ~casts_weights(layouts, job)
 
 
 def offloaded_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:

@@ -67,7 +67,7 @@ def returned_logits(asked: Question) -> FloatArray:
     Under mixed precision those of 16 bits stand beside their copy in fp32 before that is cloned.
     """
     layouts, job = asked.layouts, asked.job
-    if not job.profile.loss.replicas_return_logits:
+    if not job.profile.loss.replicas_return_logits or compares(job):
         return NO_BYTES
     size = job.precision.compute_bytes
     returned = FP32_BYTES if job.precision.is_mixed else size

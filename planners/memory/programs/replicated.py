@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FULL, FloatArray
+from plimsoll.planners.memory.activation_offload import SYNCHRONOUS, returns_weights
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.preference_loss import compares
@@ -41,8 +42,8 @@ class ReplicatedStage:
     the forward pass's end, `logits` at the loss, `logits_gradient` beside the head's gradient, which autograd makes as
     `fresh_head` first; where the loss goes by chunks, two of them meet as `later_head_gradient` each, beside
     `later_logits_gradient`. The gradients of a table that `is_tied` meet at the backward pass's end.
-    `unsaved_head_input` is there until the loss is known. `keeps_gradients` says that other micro-batches have left
-    theirs.
+    `returned_head` is what comes back of the head from the host. `unsaved_head_input` is there until
+    the loss is known. `keeps_gradients` says that other micro-batches have left theirs.
     """
 
     rest: AtRest
@@ -57,6 +58,7 @@ class ReplicatedStage:
     unsaved: FloatArray
     head_kept: FloatArray
     unsaved_head_input: FloatArray
+    returned_head: FloatArray
     forward_logits: FloatArray
     logits: FloatArray
     logits_gradient: FloatArray
@@ -82,14 +84,18 @@ def replicated(step: Step, stage: ReplicatedStage) -> None:
     head_copy, stream, logits = copies.pop("head"), kept.pop("head"), kept.pop("logits")
     step.resize(logits, stage.logits)
     step.resize(logits, stage.logits_gradient)
+    returned = step.take("activations", "head from the host", stage.returned_head)
     gradients = step.carry("gradients", "gradients")
     fresh = step.take("gradients", "head's fresh gradient", stage.fresh_head)
     if stage.later_head_gradient is not NO_BYTES:
         step.resize(logits, stage.later_logits_gradient)
         step.drop(step.take("gradients", "head's gradients of two chunks", 2.0 * stage.later_head_gradient))
-    step.drop(logits, stream, head_copy)
+    step.drop(logits, stream, head_copy, returned)
+    with step.where(opposite(stage.casts)):
+        step.drop(fresh)  # which is the head's gradient
     head = step.take("gradients", "head's gradient", stage.head_gradient)
-    step.drop(fresh)
+    with step.where(stage.casts):
+        step.drop(fresh)
     with step.where(stage.keeps_gradients), step.where(opposite(stage.is_tied)):
         step.drop(head)
     for layer in step.each(stage.layers, downwards=True):
@@ -171,10 +177,11 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),
         unsaved_head_input=unsaved_head_input(asked),
+        returned_head=some(np.ceil(_returned_head(asked))),
         forward_logits=np.maximum(forward_logits(asked), returned_logits(asked)),
         logits=differentiated_logits(asked) if is_chunked else np.ceil(active.logits),
         logits_gradient=of_logits,
-        fresh_head=NO_BYTES if compares(job) else np.where(casts, size * head, 0.0),
+        fresh_head=NO_BYTES if compares(job) else size * head * (casts if is_chunked else 1.0),
         head_gradient=head_gradient,
         later_logits_gradient=later_logits_gradient(asked, of_logits),
         later_head_gradient=head_gradient if is_chunked else NO_BYTES,
@@ -183,3 +190,20 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         kept_logits=np.ceil(active.kept_logits),
         companions=beside_policy(asked),
     )
+
+
+def _returned_head(asked: Question) -> FloatArray:
+    """Return what of the head comes back from the host as it is differentiated, and its input's gradient.
+
+    That is its weight, in the width that it is multiplied in, and the input of one that learns.
+    """
+    held, layouts, job = asked.held, asked.layouts, asked.job
+    size, learns = job.precision.compute_bytes, job.head.learning is None
+    stream = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * size
+    if learns:
+        comes_back = returns_weights(layouts, job)
+        amount = size * held.head_matrix_elements + 2.0 * stream
+    else:
+        comes_back = layouts.activation_offload & np.bool_(job.profile.can.activation_offload == SYNCHRONOUS)
+        amount = held.head_frozen + stream
+    return np.where(comes_back & ~layouts.fused_cross_entropy, amount, 0.0)

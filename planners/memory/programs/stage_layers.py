@@ -10,6 +10,7 @@ import numpy as np
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import model_runs
+from plimsoll.planners.memory.activation_offload import returns_weights
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
@@ -18,7 +19,17 @@ from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_ro
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, NO_UNIT, LayerOnRank, Moment, Unit, mask_of, some
+from plimsoll.planners.memory.steps.on_rank import (
+    NO_BYTES,
+    NO_UNIT,
+    LayerOnRank,
+    Moment,
+    Unit,
+    mask_of,
+    only,
+    plus,
+    some,
+)
 from plimsoll.planners.memory.unfused_attention import is_unfused
 
 FP8 = "fp8"
@@ -253,7 +264,9 @@ def _moments(
         last = _at_last_matrix(asked, held, own, recomputed)
         return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES), *softmax]
     fresh = size * np.maximum(held.last_matrix, held.last_experts)
-    moments = [Moment("last matrix", _at_last_matrix(asked, held, own, recomputed), fresh)]
+    returned = mask_of(returns_weights(asked.layouts, job) & ~recomputed)
+    last = _at_last_matrix(asked, held, own, recomputed)
+    moments = [Moment("last matrix", plus(last, only(returned, fresh)), fresh)]
     if layer.second_run.any():
         moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NO_BYTES))
     moments += softmax
@@ -271,8 +284,9 @@ def _moments(
     if is_mixture and not kernels.experts_in_turn:
         moments.append(Moment("outputs' gradient", combined, NO_BYTES))
     if is_mixture and job.method == "full":
-        first = np.maximum(gradient_bytes * held.experts, size * (held.experts - held.last_experts))
-        moments.append(Moment("experts' first product", layer.at_expert_matmuls, first))
+        first = size * (held.experts - held.last_experts)
+        live = plus(layer.at_expert_matmuls, only(returned, first))
+        moments.append(Moment("experts' first product", live, np.maximum(gradient_bytes * held.experts, first)))
     if layer.at_first_matmuls.any():
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [

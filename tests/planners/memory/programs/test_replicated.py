@@ -108,3 +108,20 @@ def test_the_input_of_a_head_is_there_until_the_loss_is_known_though_the_head_sa
     # Traced: Qwen 3 of 33,850 tokens and 1,680 features under autocast: 216.93 MiB in fp32 beside the cast.
     assert taken(step(), "head's input").change == 4 * TOKENS * 64
     assert "head's input" not in {event.name for event in step(training={"precision": "bf16"})}
+
+
+def test_a_head_comes_back_from_the_host_beside_its_input_and_that_one_s_gradient():
+    # Traced: Mistral of 131,072 words and 5,120 features, LoRA: the frozen head's 1,280 MiB, and 10 of a gradient.
+    layout, adapters = {"activation_offload": True}, {"method": "lora", "lora": Lora(target_modules=("q_proj",))}
+    whole = step(layout=layout, training={"precision": "bf16"})
+    frozen = step(layout=layout, training={"precision": "bf16", **adapters})
+    assert taken(whole, "head from the host").change == 2 * TABLE + 2 * 2 * TOKENS * 64
+    assert taken(frozen, "head from the host").change == 2 * (TABLE + NORM) + 2 * TOKENS * 64
+    # Autocast's casts are copies.
+    assert "head from the host" not in {event.name for event in step(layout=layout)}
+
+
+def test_a_head_s_gradient_is_there_beside_its_logits_in_every_precision():
+    found = step(training={"precision": "bf16"})
+    assert held(taken(found, "head's fresh gradient"), "logits") == 2 * TOKENS * WORDS
+    assert held(taken(found, "head's gradient"), "gradients") == 2 * TABLE

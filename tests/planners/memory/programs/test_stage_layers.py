@@ -106,3 +106,15 @@ def test_beside_adapters_the_outputs_gradients_of_frozen_experts_meet_too():
     of_layers = stage_layers(found, gradient_bytes=np.full(1, 2.0), expert_units=np.array([False]))
     moments = {moment.name: moment.activations.item() for moment in of_layers.runs[1].layers[1][0].bytes.moments}
     assert moments["outputs' gradient"] == max(moments.values())
+
+
+def test_experts_weights_come_back_from_the_host_as_their_gradients_are_made():
+    # Traced: Qwen 1.5 MoE in bf16, DDP: 660 MiB of gate and up beside their gradient, 330 of down beside its own.
+    def moments(**layout):
+        question = asked("ddp", model=MIXED, sequence_length=32, precision="bf16", layout=layout)
+        found = stage_layers(question, gradient_bytes=np.zeros(1), expert_units=np.array([False]))
+        return {each.name: each for each in found.runs[1].layers[1][0].bytes.moments}
+
+    on_device, on_host = moments(), moments(activation_offload=True)
+    for name in ("last matrix", "experts' first product"):
+        assert on_host[name].activations - on_device[name].activations == on_host[name].gradients > 0
