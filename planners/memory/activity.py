@@ -147,7 +147,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         waiting=NO_BYTES,
         first_adapter_savings=first_adapter_savings,
         saved_routing=of_all_layers(kind.saved_routing for kind in kinds),
-        head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
+        head=np.where(rows.has_head, _head(job, share, casts), 0.0),
         logits=np.where(rows.has_head, logits, 0.0),
         kept_logits=np.where(rows.has_head, kept_logits, 0.0),
         p2p_message=share.of_sequence(size * job.model.hidden_size),
@@ -387,6 +387,17 @@ def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
     is_wider = job.states.parameter != job.precision.compute_bytes
     return has_gathering(layouts.zero_stage, job, "autocast_copies") & np.bool_(is_wider)
+
+
+def _head(job: Job, share: RankShare, casts: BoolArray) -> FloatArray:
+    """Return what the head keeps; capped and scaled logits lie in the kernel's own chunk where the loss is fused."""
+    kept = head_bytes(job)
+    whole = _where_cast(casts, *kept, share)
+    is_fused = share.layouts.fused_cross_entropy
+    if not kept[0].tensor_bytes or not is_fused.any():
+        return whole
+    plain, cast = (replace(saved, tensor_bytes=0.0) for saved in kept)
+    return np.where(is_fused, _where_cast(casts, plain, cast, share), whole)
 
 
 def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:
