@@ -12,7 +12,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
-from plimsoll.planners.memory.activations import MASK_BYTES, SavedBytes
+from plimsoll.planners.memory.activations import MASK_BYTES, NOTHING_SAVED, SavedBytes
 from plimsoll.planners.memory.holdings import has_gathering, rotary_cast_bytes
 from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
@@ -31,12 +31,14 @@ class LayerBackward:
 
     - `input`: what a second run starts from, wherever it waited, unless it saves that again, and what it leaves;
       `mask`: what such a run is given of eager attention;
-    - `second_run`: what is live at the end of one under autocast; nothing elsewhere, where later moments hold more;
+    - `second_run`: what is live at the end of one under autocast, or where kernels copy halves of one product in it;
+      nothing elsewhere, where later moments hold more;
     - `working_set`: all that the layer saved; `transient`: gradients of its activations; `not_recomputed`: what
       selective recomputation saves of it beside what it recomputes;
     - `at_last_matmul`: the first two at its last matrix product, less what a mixture has freed by then;
       `last_matmul_gradients`: the gradients around that product;
     - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
+      `at_last_norm`: at one behind the last matrix;
       `attention_gradients`: at its attention, with `returned_scores` besides where they come from the host;
       `at_first_matmuls`: after the first products of its feed-forward;
     - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
@@ -53,6 +55,7 @@ class LayerBackward:
     at_adapter_cast: FloatArray
     at_input_norm: FloatArray
     at_second_norm: FloatArray
+    at_last_norm: FloatArray
     attention_gradients: FloatArray
     returned_scores: FloatArray
     at_first_matmuls: FloatArray
@@ -196,7 +199,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,
-            second_run=_second_run(layer, share, casts, whole) if job.method == "full" else NO_BYTES,
+            second_run=_second_run(layer, share, casts & np.bool_(job.method == "full"), whole, stream),
             working_set=whole,
             transient=transient,
             at_last_matmul=_at_last_matmul(layer, share, job, whole + transient),
@@ -205,6 +208,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             else NO_BYTES,
             at_input_norm=share.of_sequence(layer.input_width * layer.at_input_norm_bytes),
             at_second_norm=at_second_norm,
+            at_last_norm=NO_BYTES if layer.at_last_norm is NOTHING_SAVED else share.of(layer.at_last_norm),
             attention_gradients=attention_gradients,
             returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
             if layer.returned_score_bytes
@@ -254,7 +258,14 @@ def _with_scores(of_kind: LayerActivity, unfused: UnfusedScores, share: RankShar
 
 def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
     """Return what lives with more of it until the attention has been differentiated."""
-    until_attention = ("working_set", "at_last_matmul", "at_second_norm", "at_first_matmuls", "attention_gradients")
+    until_attention = (
+        "working_set",
+        "at_last_matmul",
+        "at_second_norm",
+        "at_last_norm",
+        "at_first_matmuls",
+        "attention_gradients",
+    )
     in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
     changed = {
         name: amount + beside for name in (*until_attention, *in_experts) if (amount := getattr(own, name)).any()
@@ -302,12 +313,16 @@ def _beside_second_run(layer: LayerBytes, stream: FloatArray, casts: BoolArray, 
     return NO_BYTES if keeps.all() else np.where(keeps, 0.0, stream)
 
 
-def _second_run(layer: LayerBytes, share: RankShare, casts: BoolArray, whole: FloatArray) -> FloatArray:
-    """Return what is live at the end of a layer's second run under autocast."""
+def _second_run(
+    layer: LayerBytes, share: RankShare, casts: BoolArray, whole: FloatArray, gradient: FloatArray
+) -> FloatArray:
+    """Return what is live in a layer's second run under autocast, or as halves of one product are copied."""
+    copied = NO_BYTES
+    if layer.copied_halves_bytes:
+        copied = whole + share.tokens * layer.copied_halves_bytes / share.tensor + gradient
     if not casts.any():
-        return NO_BYTES
-    beside = share.of_sequence(layer.beside_second_run)
-    return np.where(casts, whole + beside, 0.0)
+        return copied
+    return np.maximum(copied, np.where(casts, whole + share.of_sequence(layer.beside_second_run), 0.0))
 
 
 def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:

@@ -25,9 +25,11 @@ from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_events import (
     adapter_cast_bytes,
     beside_second_run,
+    copied_halves_bytes,
     keeps_input,
     live_at_attention,
     live_at_first_products,
+    live_at_last_norm,
     live_at_plain_softmax,
     live_at_second_norm,
 )
@@ -105,6 +107,7 @@ class LayerBytes:
     cast_again: RepeatedSaves
     selective: SavedBytes
     at_second_norm: SavedBytes
+    at_last_norm: SavedBytes
     attention_gradients: SavedBytes
     split: SplitProducts | None
     returned_score_bytes: int
@@ -132,6 +135,7 @@ class LayerBytes:
     scan_workspace: float
     adapter_cast_bytes: int
     beside_second_run: int
+    copied_halves_bytes: int
     keeps_input: bool
     cast_keeps_input: bool
 
@@ -210,6 +214,7 @@ def _layer_bytes(
             modules=modules,
         ),
         at_second_norm=live_at_second_norm(block, kernels, **learning),
+        at_last_norm=live_at_last_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),
         mask_bytes=mask_bytes(block, kernels, **sizes),
         copied_output_bytes=copied_output_bytes(block, kernels, **sizes),
@@ -243,6 +248,7 @@ def _layer_bytes(
         scan_workspace=scan_workspace_bytes(block, size),
         adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
         beside_second_run=beside_second_run(block, size),
+        copied_halves_bytes=copied_halves_bytes(block, kernels, size),
         keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=False),
         cast_keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=part.learning is None),
     )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from plimsoll.planners.architecture import Block, Operation, OperationKind
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import (
     NOTHING_SAVED,
@@ -47,18 +48,26 @@ def live_at_second_norm(
 
     All that the attention saves still waits, nothing of the feed-forward does, and the norm has its own products.
     """
-    index = _second_norm(block)
+    sizes = {"attention": attention, "element_bytes": element_bytes, "fp8_input_bytes": fp8_input_bytes}
+    return _live_at_norm(block, _second_norm(block), kernels, learning=learning, **sizes)
+
+
+def live_at_last_norm(
+    block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
+) -> SavedBytes:
+    """Return a layer's live bytes as a norm behind its last matrix is differentiated; nothing without such a norm."""
+    sizes = {"attention": attention, "element_bytes": element_bytes}
+    return _live_at_norm(block, _last_norm(block), kernels, learning=learning, **sizes)
+
+
+def _live_at_norm(
+    block: Block, index: int | None, kernels: Kernels, *, element_bytes: int, **saving: Any
+) -> SavedBytes:
+    """Return what is saved before the norm that stands there, and its own products."""
     if index is None:
         return NOTHING_SAVED
     before = replace(block, operations=block.operations[:index])
-    saved = saved_bytes(
-        before,
-        kernels,
-        attention=attention,
-        element_bytes=element_bytes,
-        learning=learning,
-        fp8_input_bytes=fp8_input_bytes,
-    )
+    saved = saved_bytes(before, kernels, element_bytes=element_bytes, **saving)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     width = widths[block.operations[index].inputs[0]]
     norm_bytes = width * norm_backward_bytes(block, kernels, element_bytes)
@@ -207,6 +216,34 @@ def beside_second_run(block: Block, element_bytes: int) -> int:
     return gradients + output_bytes * widths[last.inputs[0]] + FP32_BYTES * between
 
 
+def copied_halves_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what is live a token beside all that a layer saves as its gate and its other half are copied.
+
+    That is the product of the one matrix that writes both, which Liger's kernel takes apart in one piece each.
+    Source: Liger-Kernel 0.8.5, ops/swiglu.py and ops/utils.py (`ensure_contiguous`).
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    gates = [op.inputs[0] for op in block.operations if op.kind is OperationKind.GATED_ACTIVATION]
+    if not gates or not (kernels.works_in_place and kernels.transformers_modules):
+        return 0
+    both = 2 * widths[gates[-1]]
+    are_joined = any(weight.part is Part.FEED_FORWARD and weight.shape[0] == both for weight in block.weights)
+    return element_bytes * both if are_joined else 0
+
+
+def sums_beside_kept(block: Block, kernels: Kernels, *, autocast: bool) -> int:
+    """Return how many tensors as wide as the stream stand beside what a layer keeps at its forward pass's end.
+
+    The last product and its sum with the stream, which stands there as well unless a norm keeps it as it is. Where both
+    halves are added to the stream at once, the first half's product and its sum are there too.
+    """
+    kinds = [operation.kind for operation in block.operations]
+    first_sum = kinds.index(OperationKind.ADD) if OperationKind.ADD in kinds else 0
+    is_parallel = OperationKind.NORM not in kinds[first_sum:]
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block) and not autocast
+    return 2 * (1 + is_parallel) + upcasts
+
+
 def keeps_input(block: Block, kernels: Kernels, *, learning: frozenset[str] | None, autocast: bool) -> bool:
     """Return whether a layer saves its input as it is, so that a second run does not hold it besides.
 
@@ -251,6 +288,14 @@ def _attention(block: Block) -> int | None:
     """Return where the layer's attention stands, None where it has none."""
     attentions = attentions_of(block)
     return block.operations.index(attentions[0]) if attentions else None
+
+
+def _last_norm(block: Block) -> int | None:
+    """Return where a norm of a whole token stands behind the last matrix product, None where none does."""
+    kinds = [operation.kind for operation in block.operations]
+    last = len(kinds) - 1 - kinds[::-1].index(OperationKind.MATMUL) if OperationKind.MATMUL in kinds else len(kinds)
+    behind = (index for index in range(last, len(kinds)) if kinds[index] is OperationKind.NORM)
+    return next(behind, None)
 
 
 def _second_norm(block: Block) -> int | None:

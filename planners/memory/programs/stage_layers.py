@@ -269,6 +269,8 @@ def _moments(
     moments = [Moment("last matrix", plus(last, only(returned, fresh)), fresh)]
     if layer.second_run.any():
         moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NO_BYTES))
+    if layer.at_last_norm.any():
+        moments.append(Moment("last norm", layer.at_last_norm, NO_BYTES))
     moments += softmax
     if gradient_bytes is None:
         return moments
