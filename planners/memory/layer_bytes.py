@@ -32,6 +32,7 @@ from plimsoll.planners.memory.layer_events import (
     live_at_last_norm,
     live_at_plain_softmax,
     live_at_second_norm,
+    sums_beside_kept,
 )
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
@@ -268,6 +269,11 @@ def _unfused_scores(
         recomputed_inputs_bytes=recomputed_inputs_bytes(part.block, size),
         beside_plain_bytes=beside_plain_softmax_bytes(part.block, size),
     )
+
+
+def sums_at_end(job: Job, *, autocast: bool) -> int:
+    """Return how many tensors as wide as the stream stand beside what a layer keeps at its forward pass's end."""
+    return sums_beside_kept(job.layers[-1].block, job.profile.kernels, autocast=autocast)
 
 
 def head_bytes(job: Job) -> tuple[SavedBytes, SavedBytes]:

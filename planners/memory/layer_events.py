@@ -33,6 +33,8 @@ from plimsoll.planners.stacks.records import Kernels
 BESIDE_FIRST_PRODUCTS = 3
 # A feed-forward's input, its last product, the adapter's scaled product and the sum of both (peft, `Linear.forward`).
 CAST_BESIDE_TENSORS = 4
+# Two products and two sums with the stream.
+TENSORS_OF_PARALLEL_HALVES = 4
 
 
 def live_at_second_norm(
@@ -234,14 +236,15 @@ def copied_halves_bytes(block: Block, kernels: Kernels, element_bytes: int) -> i
 def sums_beside_kept(block: Block, kernels: Kernels, *, autocast: bool) -> int:
     """Return how many tensors as wide as the stream stand beside what a layer keeps at its forward pass's end.
 
-    The last product and its sum with the stream, which stands there as well unless a norm keeps it as it is. Where both
-    halves are added to the stream at once, the first half's product and its sum are there too.
+    The last product, its sum with the stream, and the stream between the halves, unless a norm keeps it as it is. Where
+    both halves are added to the stream at once, two products and two sums.
     """
     kinds = [operation.kind for operation in block.operations]
     first_sum = kinds.index(OperationKind.ADD) if OperationKind.ADD in kinds else 0
-    is_parallel = OperationKind.NORM not in kinds[first_sum:]
+    if OperationKind.NORM not in kinds[first_sum:]:
+        return TENSORS_OF_PARALLEL_HALVES
     upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block) and not autocast
-    return 2 * (1 + is_parallel) + upcasts
+    return 2 + upcasts
 
 
 def keeps_input(block: Block, kernels: Kernels, *, learning: frozenset[str] | None, autocast: bool) -> bool:

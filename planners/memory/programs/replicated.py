@@ -15,6 +15,7 @@ from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.activation_offload import SYNCHRONOUS, returns_weights
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.layer_bytes import sums_at_end
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update
 from plimsoll.planners.memory.programs.beside_policy import BesidePolicy, beside_policy, run_beside_policy
@@ -54,6 +55,7 @@ class ReplicatedStage:
     casts_again: Mask
     head_copy: FloatArray
     message: FloatArray
+    forward_end: FloatArray
     stashed: FloatArray
     unsaved: FloatArray
     head_kept: FloatArray
@@ -131,7 +133,7 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
         with step.where(stage.casts):
             copies[layer] = step.take("parameters", "copies of weights", layer.bytes.copies)
         kept[layer] = step.take("activations", "kept by the layer", _kept(stage, layer))
-    step.drop(stashed)
+    step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end), stashed)
     with step.where(stage.casts):
         copies["head"] = step.take("parameters", "copies of weights", stage.head_copy)
     step.resize(stream, stage.head_kept)
@@ -173,6 +175,9 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         casts_again=mask_of((layouts.recompute == FULL) | layouts.activation_offload),
         head_copy=NO_BYTES if compares(job) else size * head,
         message=np.ceil(active.checkpoint),
+        forward_end=np.ceil(
+            (np.where(casts, sums_at_end(job, autocast=True), sums_at_end(job, autocast=False)) - 1) * active.checkpoint
+        ),
         stashed=some(np.ceil(active.waiting)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head_kept=np.ceil(active.head),

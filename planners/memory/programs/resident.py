@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.memory.layer_bytes import sums_at_end
 from plimsoll.planners.memory.p2p_buffers import received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.programs.question import Question
@@ -26,6 +27,7 @@ class ResidentStage:
 
     `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
     `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    `forward_end` is what stands beside what the highest layer keeps as its forward pass ends.
     As a micro-batch goes forward, `received_before` is the gradient that was received for the next one. `before` is the
     input of the one that was differentiated last, whose output a variable of the schedule still holds (Megatron-Core,
     pipeline_parallel/schedules.py, `output_tensor`), and as much again the gradient of that input, which was sent.
@@ -37,6 +39,7 @@ class ResidentStage:
     layers: Layers
     others: FloatArray
     message: FloatArray
+    forward_end: FloatArray
     received_in_buffers: FloatArray
     received_apart: FloatArray
     before: FloatArray
@@ -63,6 +66,9 @@ def resident_stage(asked: Question) -> ResidentStage:
         layers=stage_layers(asked, gradient_bytes=None),
         others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
         message=np.ceil(active.p2p_message),
+        forward_end=NO_BYTES
+        if job.profile.is_textbook
+        else np.ceil(sums_at_end(job, autocast=False) * active.p2p_message),
         received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
         before=some(np.where(holds_last & ~rows.has_embedding, np.ceil(active.p2p_message), 0.0)),
@@ -91,6 +97,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
         with step.where(layer.is_lowest):
             step.shrink(kept[layer], stage.unsaved)
         step.drop(step.take("activations", "experts' tokens returned", layer.bytes.beside_return))
+    step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end))
     head = step.take("activations", "kept by the head", stage.head)
     logits = step.take("logits", "logits", stage.logits)
     step.phase = BACKWARD

@@ -57,6 +57,7 @@ class ShardedStage:
       `chunks` are None where no stage has several.
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
       `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    - `forward_end` stands beside the stream and what the highest layer keeps as its forward pass ends.
     - `unsaved` is what the first layer need not keep behind a frozen embedding, `stashed` what waits for its copy to
       the host, `held_inputs` what hooks of a finished layer hold.
     - `head_kept`: at the head, and `unsaved_head_input` what the model holds there until the loss is known;
@@ -82,6 +83,7 @@ class ShardedStage:
     others: FloatArray
     later: tuple[LaterPass, ...]
     message: FloatArray
+    forward_end: FloatArray
     embedded: FloatArray
     received_in_buffers: FloatArray
     received_apart: FloatArray
@@ -197,6 +199,9 @@ class _Passes:
     def _scatter(self, layer: Layer) -> None:
         step = self.step
         step.drop(step.take("activations", "output before its scatter", layer.bytes.before_scatter))
+        if layer.is_highest is not False:
+            with step.where(layer.is_highest):
+                step.drop(step.take("activations", "sums at the forward pass's end", self.stage.forward_end))
 
     def forward_again(self, *, has_loss: bool = True) -> None:
         """Go through a later micro-batch's forward pass and loss, with weights and a part of the sums there still."""
@@ -210,7 +215,8 @@ class _Passes:
                 for layer in step.each(stage.layers):
                     self._sum(layer)
         for layer in step.each(stage.layers):
-            with step.quiet(layer.is_between or layer.bytes.before_scatter is NO_BYTES):
+            is_quiet = layer.bytes.before_scatter is NO_BYTES and layer.is_highest is False
+            with step.quiet(layer.is_between or is_quiet):
                 step.resize(self.kept[layer], self._kept(layer))
                 self._scatter(layer)
         if has_loss:

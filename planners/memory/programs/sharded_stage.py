@@ -7,6 +7,7 @@ import numpy as np
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray
 from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
+from plimsoll.planners.memory.layer_bytes import sums_at_end
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
@@ -75,6 +76,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
         others=some(others),
         later=_later(asked, stays, others, waiting),
         message=message,
+        # On their way to the host they are counted in `stashed`.
+        forward_end=np.where(layouts.activation_offload, 0.0, message * (sums_at_end(job, autocast=False) - 1)),
         embedded=some(np.ceil(embedding_output(asked))),
         received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),

@@ -125,3 +125,8 @@ def test_a_head_s_gradient_is_there_beside_its_logits_in_every_precision():
     found = step(training={"precision": "bf16"})
     assert held(taken(found, "head's fresh gradient"), "logits") == 2 * TOKENS * WORDS
     assert held(taken(found, "head's gradient"), "gradients") == 2 * TABLE
+
+
+def test_under_autocast_the_forward_pass_ends_with_a_product_beside_the_stream():
+    ends = [event for event in step() if event.name == "sums at the forward pass's end"]
+    assert [event.change for event in ends] == [4 * TOKENS * 64, -4 * TOKENS * 64]

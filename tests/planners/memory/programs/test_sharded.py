@@ -294,3 +294,12 @@ def test_two_chunks_gradients_of_the_head_meet_beside_seven_eighths_of_the_logit
 def test_a_frozen_head_has_no_gradient_of_any_chunk():
     found = step("torchtune", training={"precision": "bf16", "method": "lora"})
     assert not [event for event in found if event.name == "head's gradient of another chunk" and event.change]
+
+
+@pytest.mark.parametrize(("layout", "times"), [({}, 2), ({"activation_offload": True}, 0)])
+def test_the_forward_pass_ends_with_the_highest_layer_s_product_and_the_stream_that_it_is_added_to(layout, times):
+    found = step("accelerate", layout=layout)
+    ends = [(event.layer, event.change) for event in found if event.name == "sums at the forward pass's end"]
+    # Beside the sum, which is the stream that the program holds.
+    assert ends[:1] == [(TOP, times * 2 * TOKENS * 64)][: len(ends)]
+    assert bool(ends) == bool(times)
