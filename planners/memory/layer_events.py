@@ -50,7 +50,7 @@ def live_at_second_norm(
 
     All that the attention saves still waits, nothing of the feed-forward does, and the norm has its own products.
     """
-    sizes = {"attention": attention, "element_bytes": element_bytes, "fp8_input_bytes": fp8_input_bytes}
+    sizes: dict[str, Any] = {"attention": attention, "element_bytes": element_bytes, "fp8_input_bytes": fp8_input_bytes}
     return _live_at_norm(block, _second_norm(block), kernels, learning=learning, **sizes)
 
 
@@ -58,7 +58,7 @@ def live_at_last_norm(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
 ) -> SavedBytes:
     """Return a layer's live bytes as a norm behind its last matrix is differentiated; nothing without such a norm."""
-    sizes = {"attention": attention, "element_bytes": element_bytes}
+    sizes: dict[str, Any] = {"attention": attention, "element_bytes": element_bytes}
     return _live_at_norm(block, _last_norm(block), kernels, learning=learning, **sizes)
 
 

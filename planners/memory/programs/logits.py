@@ -54,11 +54,13 @@ def unsaved_head_input(asked: Question) -> FloatArray:
     job = asked.job
     if not (job.profile.loss.inside_model and job.profile.kernels.transformers_modules):
         return NO_BYTES
-    tokens = asked.layouts.local_tokens(job.sequence_length) * asked.rows.has_head
-    if not job.head.trainable:
-        return np.ceil(tokens * job.model.hidden_size * job.precision.compute_bytes)
     casts = casts_weights(asked.layouts, job)
-    return some(np.where(casts, np.ceil(tokens * job.model.hidden_size * FP32_BYTES), 0.0))
+    if job.head.trainable and not casts.any():
+        return NO_BYTES
+    features = asked.layouts.local_tokens(job.sequence_length) * asked.rows.has_head * job.model.hidden_size
+    if not job.head.trainable:
+        return np.ceil(features * job.precision.compute_bytes)
+    return some(np.where(casts, np.ceil(features * FP32_BYTES), 0.0))
 
 
 def returned_logits(asked: Question) -> FloatArray:
