@@ -12,7 +12,7 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
-from plimsoll.planners.jobs.optimizers import OptimizerKind, optimizer_kind
+from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, load_profile
 from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
@@ -126,6 +126,8 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     """Return the job as `profile` would run it; raise what `why_unsupported` says."""
     precision = training_precision(question.precision)
     optimizer = optimizer_kind(question.optimizer)
+    if profile.updates_matrices_alone:
+        optimizer = of_matrices_alone(optimizer)
     problem = why_unsupported(question, profile)
     if problem is not None:
         raise problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +11,8 @@ from plimsoll.planners.architecture import Part, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.errors import UnknownName
 
+# bitsandbytes 0.50, optim/optimizer.py, `get_state_buffer`: states of fewer elements are not paged.
+LEAST_PAGED_ELEMENTS = 100_000
 # bitsandbytes 0.50, functional.py: one byte an element and one fp32 scale for each block of 256.
 EIGHT_BIT_SCALE_BYTES = 4 / 256
 EIGHT_BIT_BYTES = 1 + EIGHT_BIT_SCALE_BYTES
@@ -24,7 +28,8 @@ class OptimizerKind:
     `hidden_matrix_moments` differs from `moments` where the layers' matrices are
     treated apart. `moment_bytes` None leaves the width to the stack. `is_one_kernel` marks an update in place, which
     makes nothing beside the states, whatever the stack's own optimizer makes; `matrix_temporary_bytes` are made of each
-    element of one matrix at a time instead, `gram_temporary_bytes` of each of its product with itself.
+    element of one matrix at a time instead, `gram_temporary_bytes` of each of its product with itself. One that
+    `takes_stacks` treats experts that are one tensor as a matrix each.
     """
 
     name: str
@@ -36,6 +41,7 @@ class OptimizerKind:
     is_one_kernel: bool = False
     matrix_temporary_bytes: int = 0
     gram_temporary_bytes: int = 0
+    takes_stacks: bool = True
     source: str = ""
 
     def moments_of(self, weight: Weight) -> int:
@@ -43,6 +49,7 @@ class OptimizerKind:
         if self.is_factored(weight):
             return 0
         is_hidden_matrix = len(weight.shape) >= 2 and weight.part not in (Part.EMBEDDING, Part.HEAD)
+        is_hidden_matrix = is_hidden_matrix and (self.takes_stacks or weight.experts == 1)
         return self.hidden_matrix_moments if is_hidden_matrix else self.moments
 
     def is_factored(self, weight: Weight) -> bool:
@@ -99,6 +106,12 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         ),
     )
 }
+
+
+@functools.cache
+def of_matrices_alone(kind: OptimizerKind) -> OptimizerKind:
+    """Return the optimizer as one that leaves experts which are one tensor to the moments of all else."""
+    return dataclasses.replace(kind, takes_stacks=False)
 
 
 def optimizer_kind(name: str) -> OptimizerKind:

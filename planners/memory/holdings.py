@@ -32,6 +32,7 @@ from plimsoll.planners.memory.shards import (
     moment_bytes,
     padded_elements,
     shard_elements,
+    small_moment_bytes,
     split_elements,
 )
 
@@ -152,9 +153,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         has_buffer = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
         host = host + np.where((to_host == 1) & has_buffer, parts * states.parameter, 0.0)
     if job.optimizer.paged_to_host:
-        scales = _eight_bit_scales(model, by_optimizer, job)
-        host = np.where(to_host >= 1, host, moments - scales)
-        moments = scales
+        resident = _not_paged(model, by_optimizer, job, element_bytes)
+        host = np.where(to_host >= 1, host, moments - resident)
+        moments = resident
     split = model.amounts(lambda part: split_elements(part, by_parameters))
     padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
@@ -210,20 +211,21 @@ def _is_widened(job: Job) -> bool:
     return job.profile.widens_embedding_states and job.optimizer.moment_bytes == EIGHT_BIT_BYTES
 
 
-def _eight_bit_scales(model: _Stages, by: Divisions, job: Job) -> FloatArray:
-    """Return what stays on the device of moments that are paged: the scales of eight bits.
+def _not_paged(model: _Stages, by: Divisions, job: Job, element_bytes: float) -> FloatArray:
+    """Return what stays on the device of moments that are paged: those of small tensors, and the scales of eight bits.
 
     Source: bitsandbytes 0.50, optim/optimizer.py, `init_state` (`absmax1`, `absmax2`).
     """
-    if job.optimizer.moment_bytes != EIGHT_BIT_BYTES:
-        return np.zeros(1)
-    of_embedding = 0.0 if _is_widened(job) else EIGHT_BIT_SCALE_BYTES
-    scales = model.amounts(
-        lambda part: moment_bytes(
-            part, by, job.optimizer, of_embedding if part is job.embedding else EIGHT_BIT_SCALE_BYTES
-        )
-    )
-    return scales.total()
+    kind, scale_bytes = job.optimizer, 0.0
+    if kind.moment_bytes == EIGHT_BIT_BYTES:
+        element_bytes, scale_bytes = 1.0, EIGHT_BIT_SCALE_BYTES
+
+    def resident(part: BlockWeights) -> FloatArray:
+        small = small_moment_bytes(part, by, kind, element_bytes)
+        is_widened = part is job.embedding and _is_widened(job)
+        return small if is_widened or not scale_bytes else small + moment_bytes(part, by, kind, scale_bytes)
+
+    return model.amounts(resident).total()
 
 
 def are_gradients_sent(layouts: Candidates, job: Job) -> BoolArray:

@@ -18,7 +18,7 @@ from plimsoll.planners.architecture import Split, Weight
 from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.jobs.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from plimsoll.planners.jobs.optimizers import LEAST_PAGED_ELEMENTS, STEP_COUNTER_BYTES, OptimizerKind
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
@@ -177,6 +177,11 @@ def moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, el
     return by.spread(_moment_bytes, part, ByIdentity(optimizer), element_bytes)
 
 
+def small_moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, element_bytes: float) -> FloatArray:
+    """Return what of the moments on a rank is of tensors too small to be paged."""
+    return by.spread(_small_moment_bytes, part, ByIdentity(optimizer), element_bytes)
+
+
 def local(weight: Weight, way: Way) -> tuple[LocalWeight, Mesh]:
     """Return what of a weight stands on rank 0 before ZeRO or FSDP cuts it, and how it is divided."""
     mesh = mesh_of(group_of(weight), way.layout, way.policy)
@@ -246,6 +251,16 @@ def _moment_bytes(part: BlockWeights, same: ByIdentity[OptimizerKind], element_b
         tensors = sum(local(weight, way)[0].tensors for weight in part.trainable)
         return values * element_bytes + tensors * STEP_COUNTER_BYTES
     return values * element_bytes
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _small_moment_bytes(part: BlockWeights, same: ByIdentity[OptimizerKind], element_bytes: float, way: Way) -> float:
+    small = 0.0
+    for weight in part.trainable:
+        held, mesh = local(weight, way)
+        each = math.ceil(held.tensor.elements / mesh.shard)
+        small += same.value.moments_of(weight) * held.tensors * each if each < LEAST_PAGED_ELEMENTS else 0
+    return small * element_bytes
 
 
 def _rows_and_columns(weight: Weight, way: Way) -> float:

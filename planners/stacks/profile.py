@@ -53,7 +53,8 @@ class Profile:
     stack that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before
     it shards them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
-    keeps the embedding's states in fp32 where the others have eight bits.
+    keeps the embedding's states in fp32 where the others have eight bits, `updates_matrices_alone` one whose Muon takes
+    no experts that are one tensor.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Profile:
     optimizer_transient_copies: int
     sums_wider_gradients_apart: bool
     widens_embedding_states: bool
+    updates_matrices_alone: bool
     exact_quantization: bool
     kernel_choices: tuple[str, ...]
     unties_head: bool
