@@ -203,6 +203,8 @@ def _returned_head(asked: Question) -> FloatArray:
     That is its weight, in the width that it is multiplied in, and the input of one that learns.
     """
     held, layouts, job = asked.held, asked.layouts, asked.job
+    if not layouts.activation_offload.any():
+        return NO_BYTES
     size, learns = job.precision.compute_bytes, job.head.learning is None
     stream = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * size
     if learns:

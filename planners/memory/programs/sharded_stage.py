@@ -77,7 +77,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
         later=_later(asked, stays, others, waiting),
         message=message,
         # On their way to the host they are counted in `stashed`.
-        forward_end=np.where(layouts.activation_offload, 0.0, message * (sums_at_end(job, autocast=False) - 1)),
+        forward_end=message * (sums_at_end(job, autocast=False) - 1) * ~layouts.activation_offload,
         embedded=some(np.ceil(embedding_output(asked))),
         received_in_buffers=some(received) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(received),
