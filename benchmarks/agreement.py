@@ -51,6 +51,20 @@ MORE_MODELS = (
 )  # fmt: skip
 # Three recurrent layers of four.
 RECURRENT_MODELS = ("Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-9B")
+# Mamba-2's layers with attention, feed-forwards and experts between them, each model cut to layers of all its kinds.
+STATE_SPACE_MODELS = (
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 16), ("ibm-fms/Bamba-9B", 12), ("ibm-granite/granite-4.0-h-tiny", 8),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 8),
+)  # fmt: skip
+ODD = {"sequence_length": 1536, "micro_batch": 3, "gpus": 7}
+STATE_SPACE_WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
+    {"framework": "accelerate", "recompute": "full"} | ODD,
+    {"framework": "ddp", "recompute": "full", "zero_stage": 0, "precision": "bf16"} | ODD,
+    {"framework": "ddp", "recompute": "none", "zero_stage": 0, "sequence_length": 4096},
+    {"framework": "deepspeed", "recompute": "none", "sequence_length": 4096, "zero_stage": 3},
+    {"framework": "deepspeed", "recompute": "full", "zero_stage": 2} | ODD,
+)
 RECURRENT_WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -367,6 +381,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in GPT_WAYS)
     for model in RECURRENT_MODELS:
         yield from (Case(model=model, way=way) for way in RECURRENT_WAYS)
+    for model, layers in STATE_SPACE_MODELS:
+        yield from (Case(model=model, way=way, layers=layers) for way in STATE_SPACE_WAYS)
     for model in MORE_MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
     for model in ZERO_MODELS:
@@ -443,12 +459,14 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Return a config of the first so many layers, of lists of a value for each layer too."""
+    """Return a config of the first so many layers, of lists and patterns of a value for each layer too."""
     whole = number_of_layers(config)
     shallow = {
-        name: value[:layers] if isinstance(value, (list, tuple)) and len(value) == whole else value
+        name: value[:layers] if isinstance(value, (list, tuple, str)) and len(value) == whole else value
         for name, value in config.items()
     }
+    if "attn_layer_indices" in shallow:
+        shallow["attn_layer_indices"] = [index for index in shallow["attn_layer_indices"] if index < layers]
     return shallow | {depth_key(config): layers}
 
 

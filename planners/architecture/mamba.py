@@ -79,7 +79,8 @@ class Mamba:
 class Mamba2:
     """The sizes of one structured state space layer (Dao & Gu 2024, arXiv:2405.21060).
 
-    Each of `heads` has `head_dim` channels; `groups` of heads share B and C.
+    Each of `heads` has `head_dim` channels; `groups` of heads share B and C. A training kernel goes through
+    `chunk` tokens at once.
     """
 
     hidden_size: int
@@ -88,6 +89,7 @@ class Mamba2:
     groups: int
     state_size: int
     kernel: int
+    chunk: int
     projection_bias: bool = False
     convolution_bias: bool = True
 
@@ -127,6 +129,7 @@ class Mamba2:
                 key_dim=self.state_size,
                 value_dim=self.head_dim,
                 groups=self.groups,
+                chunk_tokens=self.chunk,
             ),
         )
 

@@ -63,6 +63,7 @@ class Scan:
 
     Of Mamba a head is a channel and of every state space model the keys are B and
     the queries C, of which each group of heads has its own, as of a gated delta rule.
+    `chunk_tokens` are those of a chunk where a configuration says so, as Mamba-2's do; 0 where the kernel does.
     """
 
     kernel: ScanKernel
@@ -70,6 +71,7 @@ class Scan:
     key_dim: int
     value_dim: int
     groups: int = 1
+    chunk_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,8 @@ class Operation:
     One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
     kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
     input's width (0: its result alone), and `meeting_gradients` of that width are live at once as it is differentiated.
-    An addition that `drops_out` keeps a mask of what it adds, of one byte an
+    An addition `is_scaled` that scales what it adds, whose gradient is then a tensor beside the stream's; one that
+    `drops_out` keeps a mask of what it adds, of one byte an
     element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
     tangent before its softmax. A router `in_fp32` casts its input up, and tokens that are combined so are weighed by
     fp32 scores (planners/families/reading/own_code.py).
@@ -129,6 +132,7 @@ class Operation:
     kept_tensors: int = 1
     meeting_gradients: int = 2
     drops_out: bool = False
+    is_scaled: bool = False
     concatenates: bool = False
     caps_scores: bool = False
     softmax_in_fp32: bool = True

@@ -12,12 +12,13 @@ from plimsoll.planners.architecture.mamba import Mamba2
 from plimsoll.planners.architecture.mixture_of_experts import FusedExperts, MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part
-from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.family import Family, PartNames, Tracing
 from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
 from plimsoll.planners.families.reading.attention import read_attention
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.experts import MixtureNames, SharedExperts, Sized, counted, read_mixture
 from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds, mixers_at, number_of_layers
+from plimsoll.planners.families.reading.own_code import OwnCode
 from plimsoll.planners.families.reading.sublayers import (
     LAYER,
     Sublayer,
@@ -34,9 +35,10 @@ DEFAULT_GROUPS = 1
 DEFAULT_STATE_SIZE = 256
 DEFAULT_KERNEL = 4
 DEFAULT_EXPAND = 2
+DEFAULT_CHUNK = 256
 DEFAULT_KEY_VALUE_HEADS = 8
 SHARED = SharedExperts(width=Sized("shared_intermediate_size", 1024))
-IGNORED = ("hidden_act", "mamba_chunk_size", "num_logits_to_keep", "partial_rotary_factor", "time_step_limit")
+IGNORED = ("hidden_act", "num_logits_to_keep", "partial_rotary_factor", "time_step_limit")
 
 
 def bamba(config: ConfigReader) -> ModelSpec:
@@ -162,6 +164,7 @@ def _mamba2(config: ConfigReader, hidden_size: int) -> Mamba2:
         groups=config.size("mamba_n_groups", default=DEFAULT_GROUPS),
         state_size=config.size("mamba_d_state", default=DEFAULT_STATE_SIZE),
         kernel=config.size("mamba_d_conv", default=DEFAULT_KERNEL),
+        chunk=config.size("mamba_chunk_size", default=DEFAULT_CHUNK),
         projection_bias=config.flag("mamba_proj_bias", default=False),
         convolution_bias=config.flag("mamba_conv_bias", default=True),
     )
@@ -170,10 +173,14 @@ def _mamba2(config: ConfigReader, hidden_size: int) -> Mamba2:
 FAMILIES: Mapping[str, Family] = {
     "bamba": Family(
         reader=bamba,
-        untraced=Untraced.LOOPS,
+        parts=PartNames(norm="final_layernorm"),
+        tracing=Tracing(state_space_module="bamba.modeling_bamba"),
+        own_code=OwnCode(joins_rotated=True),
     ),
     "granitemoehybrid": Family(
         reader=granite_hybrid,
-        untraced=Untraced.LOOPS,
+        has_experts=True,
+        tracing=Tracing(state_space_module="granitemoehybrid.modeling_granitemoehybrid"),
+        own_code=OwnCode(scales_additions=True),
     ),
 }

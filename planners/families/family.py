@@ -34,6 +34,7 @@ class Untraced(StrEnum):
     LOOPS = (
         "transformers goes through its recurrence in a loop of its own where the kernels that train it are not there"
     )
+    WIDE_STREAM = "its residual stream is in fp32 between layers in 16 bits, which no plan counts"
     EVERY_EXPERT = "transformers' code gives every token to every expert"
     BY_VALUE = "transformers sends tokens to its experts by their values, which a trace has not"
     OWN_ATTENTION = "transformers' code computes its attention in no kernel that a trace knows"
@@ -62,7 +63,8 @@ class Tracing:
     and values are kept as one compressed vector, and values have other lengths than keys. `has_biased_experts`: experts
     add biases and are clamped, which no dealing out to other ranks does here. `has_transposed_matrices`: they are
     transformers' Conv1D, with the input's features first. `gated_delta_module` is the module of transformers' models
-    that calls the kernels of a gated delta rule, for which shapes stand in. `liger` is None where Liger has no patch.
+    that calls the kernels of a gated delta rule, for which shapes stand in, `state_space_module` the one that calls
+    Mamba-2's. `liger` is None where Liger has no patch.
     """
 
     has_llama_matrices: bool = False
@@ -71,7 +73,13 @@ class Tracing:
     has_biased_experts: bool = False
     has_transposed_matrices: bool = False
     gated_delta_module: str = ""
+    state_space_module: str = ""
     liger: Liger | None = None
+
+    @property
+    def has_recurrent_kernels(self) -> bool:
+        """Return whether kernels train its recurrent layers, for which shapes stand in."""
+        return bool(self.gated_delta_module or self.state_space_module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +96,14 @@ class Traits:
 
     `parts` are where transformers' module has its decoder's. `tracing` is None for a family that is not traced,
     `untraced` says why where that is known; `serving` is None for one that no serving proof runs. `has_experts`:
-    feed-forwards are mixtures. `needs_remote_code`: its published repositories bring a config, a tokenizer or a module
-    of their own, which a program runs only where it is told to (vllm 0.33, tests/models/registry.py,
-    trust_remote_code, less what transformers 5.23 reads without it). `class_sizes` are what its config class fills in
-    where a wrapper's `text_config` leaves it out. `rotary_fraction` is the part of a key's features that turn where a
-    config does not say. `interpolates_positions`: full layers interpolate positions, beside the plain ones of windows.
-    `states_stretched_positions`: `max_position_embeddings` counts the scaling in already. `wrapped_layers` are the
-    classes of its text model's layers, where transformers' own list of what FSDP is to wrap (`_no_split_modules`) has
-    one that the loaded model lacks, at which accelerate gives up.
+    feed-forwards are mixtures, of some models at least. `needs_remote_code`: its published repositories bring a config,
+    a tokenizer or a module of their own, which a program runs only where it is told to (vllm 0.33,
+    tests/models/registry.py, trust_remote_code, less what transformers 5.23 reads without it). `class_sizes` are what
+    its config class fills in where a wrapper's `text_config` leaves it out. `rotary_fraction` is the part of a key's
+    features that turn where a config does not say. `interpolates_positions`: full layers interpolate positions, beside
+    the plain ones of windows. `states_stretched_positions`: `max_position_embeddings` counts the scaling in already.
+    `wrapped_layers` are the classes of its text model's layers, where transformers' own list of what FSDP is to wrap
+    (`_no_split_modules`) has one that the loaded model lacks, at which accelerate gives up.
 
     Source of every family's: its modelling and configuration files in transformers 5.23, or the file named beside it.
     """

@@ -15,10 +15,11 @@ from plimsoll.planners.families.reading.layer_kinds import number_of_layers
 # Defaults of transformers' MambaConfig and Mamba2Config.
 DEFAULT_EXPAND = 2
 DEFAULT_KERNEL = 4
+DEFAULT_CHUNK = 256
 STEP_RANK_DIVISOR = 16
 NAMES = DecoderNames(embedding="backbone.embeddings.weight", final_norm="backbone.norm_f")
 IGNORED = (
-    "chunk_size", "hidden_act", "norm_before_gate", "rescale_prenorm_residual", "residual_in_fp32",
+    "hidden_act", "norm_before_gate", "rescale_prenorm_residual", "residual_in_fp32",
     "rms_norm", "time_step_floor", "time_step_init_scheme", "time_step_limit", "time_step_max", "time_step_min",
     "time_step_scale", "use_associative_scan", "use_mambapy",
 )  # fmt: skip
@@ -42,8 +43,8 @@ def mamba(config: ConfigReader) -> ModelSpec:
         projection_bias=config.flag("use_bias", default=False),
         convolution_bias=config.flag("use_conv_bias", default=True),
     )
-    config.ignore("d_inner", "d_model", "fused_add_norm", "mixer_rms_eps", "n_layer", "pad_vocab_size_multiple",
-                  "ssm_cfg", "use_falcon_mambapy", *IGNORED)  # fmt: skip
+    config.ignore("chunk_size", "d_inner", "d_model", "fused_add_norm", "mixer_rms_eps", "n_layer",
+                  "pad_vocab_size_multiple", "ssm_cfg", "use_falcon_mambapy", *IGNORED)  # fmt: skip
     return _model(config, size, tied_by_default=True)
 
 
@@ -61,6 +62,7 @@ def mamba2(config: ConfigReader) -> ModelSpec:
         groups=config.size("n_groups"),
         state_size=config.size("state_size"),
         kernel=config.size("conv_kernel", default=DEFAULT_KERNEL),
+        chunk=config.size("chunk_size", default=DEFAULT_CHUNK),
         projection_bias=config.flag("use_bias", default=False),
         convolution_bias=config.flag("use_conv_bias", default=True),
     )
@@ -110,6 +112,6 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "mamba2": Family(
         reader=mamba2,
-        untraced=Untraced.LOOPS,
+        untraced=Untraced.WIDE_STREAM,
     ),
 }

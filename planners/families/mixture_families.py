@@ -16,7 +16,7 @@ from plimsoll.planners.families.reading.dense import Bias
 from plimsoll.planners.families.reading.experts import NUMBERED_NAMES, MixtureNames, SharedExperts, Sized, counted
 from plimsoll.planners.families.reading.layer_kinds import DenseLayers
 from plimsoll.planners.families.reading.mixtures import MixtureDecoder
-from plimsoll.planners.families.reading.own_code import OwnCode
+from plimsoll.planners.families.reading.own_code import ROUTED_IN_FP32, OwnCode
 from plimsoll.planners.families.reading.sublayers import LAYER
 from plimsoll.planners.families.reading.windows import Windows
 
@@ -32,7 +32,6 @@ EVERY_LAYER = {"moe_layer_freq": (1,)}
 # Routers whose scores stay in fp32 (`MixtralTopKRouter`), so that experts' outputs are weighed in it.
 SCORED_IN_FP32 = frozenset({"combine"})
 # DeepSeek V3's router (`Glm4MoeTopkRouter`, `Dots1TopkRouter`): it casts its input up, and its scores stay in fp32.
-ROUTED_IN_FP32 = frozenset({"router", "combine"})
 
 FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(

@@ -13,17 +13,19 @@ from plimsoll.planners.architecture.decoder import (
     feed_forward_half,
     mixture_half,
     norm_weights,
+    with_norms_scaling_in_fp32,
 )
 from plimsoll.planners.architecture.feed_forward import plain_weights
 from plimsoll.planners.architecture.mamba import Mamba2
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.family import Family, PartNames, Tracing
 from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 from plimsoll.planners.families.reading.experts import SharedExperts, Sized, balancing_bias_weight, read_mixture
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.own_code import ROUTED_IN_FP32, OwnCode
 from plimsoll.planners.families.reading.sublayers import Sublayer, recurrent_sublayer
 
 MIXER = "backbone.layers.{layer}.mixer"
@@ -37,6 +39,7 @@ DEFAULT_MAMBA_HEAD_DIM = 64
 DEFAULT_GROUPS = 8
 DEFAULT_STATE_SIZE = 128
 DEFAULT_KERNEL = 4
+DEFAULT_CHUNK = 128
 
 
 class LayerKind(StrEnum):
@@ -116,7 +119,7 @@ def nemotron_h(config: ConfigReader) -> ModelSpec:
         mixture=mixture,
     )
     _ignore_keys_without_effect(config)
-    return decoder_model(
+    model = decoder_model(
         config,
         attention=attention,
         mixture=mixture,
@@ -125,6 +128,7 @@ def nemotron_h(config: ConfigReader) -> ModelSpec:
         names=DecoderNames(embedding="backbone.embeddings.weight", final_norm="backbone.norm_f"),
         assumptions=multi_token_assumptions(config, "num_nextn_predict_layers"),
     )
+    return with_norms_scaling_in_fp32(model)
 
 
 def _layer_kinds(config: ConfigReader) -> list[LayerKind]:
@@ -164,6 +168,7 @@ def _mamba2(config: ConfigReader, hidden_size: int) -> Mamba2:
         groups=config.size(config.named("mamba_n_groups", "n_groups"), default=DEFAULT_GROUPS),
         state_size=config.size("ssm_state_size", default=DEFAULT_STATE_SIZE),
         kernel=config.size(config.named("mamba_d_conv", "conv_kernel"), default=DEFAULT_KERNEL),
+        chunk=config.size(config.named("mamba_chunk_size", "chunk_size"), default=DEFAULT_CHUNK),
         projection_bias=config.flag("use_bias", default=False),
         convolution_bias=config.flag(config.named("mamba_conv_bias", "use_conv_bias"), default=True),
     )
@@ -206,7 +211,7 @@ def _ignore_keys_without_effect(config: ConfigReader) -> None:
     config.must_be("attention_bias", False)
     config.must_be("tie_word_embeddings", False)  # transformers has a head of its own whatever it says
     config.ignore(
-        "attention_head_dim", "chunk_size", "expand", "hidden_dropout", "intermediate_size", "mamba_chunk_size",
+        "attention_head_dim", "expand", "hidden_dropout", "intermediate_size",
         "mamba_dt_init_floor", "mamba_dt_limit", "mamba_dt_max", "mamba_dt_min", "mamba_expand", "mamba_hidden_act",
         "mamba_proj_bias", "mamba_ssm_cache_dtype", "mlp_hidden_act", "moe_intermediate_size", "moe_latent_size",
         "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap", "mtp_hybrid_override_pattern",
@@ -221,7 +226,10 @@ def _ignore_keys_without_effect(config: ConfigReader) -> None:
 FAMILIES: Mapping[str, Family] = {
     "nemotron_h": Family(
         reader=nemotron_h,
-        untraced=Untraced.LOOPS,
+        parts=PartNames(embedding="embeddings", norm="norm_f"),
+        tracing=Tracing(state_space_module="nemotron_h.modeling_nemotron_h"),
+        has_experts=True,
         needs_remote_code=True,
+        own_code=OwnCode(activation="relu2", activation_keys=("mlp_hidden_act",), fp32_operations=ROUTED_IN_FP32),
     ),
 }

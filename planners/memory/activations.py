@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region, ScanKernel
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.eager_attention import (
     attentions_of,
@@ -170,13 +170,15 @@ def meeting_gradients(
     been let go of by then, and makes up for one, unless that matrix is frozen and it was not saved, or the activation
     keeps it as well. Where kernels work `in_place` the halves' gradients take the halves' own places: the product's
     alone is new, and meets all that was saved.
-    Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
+    Of experts that work in turn only one's tensors count, for the tokens that go to it on average. What a fused scan
+    reads is wider than a narrow feed-forward, and is not there yet as that is differentiated.
     """
+    scanned = _scanned_before_feed_forward(block)
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
     widths = [
         tensor.width / (experts if tensor.name.startswith("expert_") else 1)
         for tensor in block.tensors
-        if tensor.region is Region.TENSOR
+        if tensor.region is Region.TENSOR and tensor.name not in scanned
     ]
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
@@ -187,6 +189,16 @@ def meeting_gradients(
     if not own_code:
         return widest, 2 - is_saved
     return widest, max(op.meeting_gradients - (is_saved and op.kept_tensors > 0) for op in ungated)
+
+
+def _scanned_before_feed_forward(block: Block) -> frozenset[str]:
+    """Return the tensors of a state space scan that a feed-forward follows."""
+    for index, operation in enumerate(block.operations):
+        if operation.scan is not None and operation.scan.kernel is ScanKernel.STATE_SPACE:
+            inner = (OperationKind.GATED_ACTIVATION, OperationKind.ACTIVATION)
+            is_followed = any(later.kind in inner for later in block.operations[index:])
+            return frozenset((*operation.inputs, operation.output) if is_followed else ())
+    return frozenset()
 
 
 def has_dropout(block: Block) -> bool:
@@ -293,18 +305,32 @@ def _save_casts(block: Block, saved: dict[str, float], kernels: Kernels, element
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
     Source: torch.autocast, cached_cast; traces of DistributedDataParallel with transformers' Llama.
     """
-    matrices = [op for op in block.operations if op.kind is OperationKind.MATMUL]
     recurrences = [op.output for op in block.operations if op.kind is OperationKind.SCAN]
     for operation in block.operations:
-        fed = sum(operation.output in matrix.inputs for matrix in matrices)
+        fed = _matrices_fed(block, operation.output)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
             saved[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
             saved[operation.output] = float(fed * element_bytes)
     norms = {op.inputs[0] for op in block.operations if op.kind is OperationKind.NORM}
     for name in (RESIDUAL, *(op.output for op in block.operations if op.kind is OperationKind.ADD)):
-        fed = sum(name in matrix.inputs for matrix in matrices)
+        fed = _matrices_fed(block, name)
         if fed:
             saved[name] = (saved[name] if name in norms else 0.0) + fed * element_bytes
+
+
+def _matrices_fed(block: Block, name: str) -> int:
+    """Return how many matrices read a tensor; one that holds several one after the other is a single one."""
+    products = {
+        op.output: op.matmul_shape for op in block.operations if op.kind is OperationKind.MATMUL and name in op.inputs
+    }
+    joined = 0
+    for operation in block.operations:
+        shapes = [shape for shape in (products.get(read) for read in operation.inputs) if shape is not None]
+        if len(shapes) < 2 or operation.kind not in (OperationKind.ATTENTION, OperationKind.GATED_ACTIVATION):
+            continue
+        whole = (sum(outputs for _, outputs in shapes), shapes[0][0])
+        joined += (len(shapes) - 1) * any(weight.shape == whole for weight in block.weights)
+    return len(products) - joined
 
 
 def _save_adapter_casts(

@@ -18,6 +18,7 @@ from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.preference_loss import compares, learns_head, preference_loss
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
+from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
 
@@ -105,7 +106,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerActivity:
-    """A rank's bytes of one layer of a kind, as `Activity` names them; `kept` where it is not recomputed in full."""
+    """A rank's bytes of one layer of a kind, as `Activity` names them; `kept` where it is not recomputed in full.
+
+    `has_state_space` marks one whose attention is Mamba-2's scan. `weighed_outputs` stand beside a mixture's forward
+    pass for a moment.
+    """
 
     kept: FloatArray
     selective: FloatArray
@@ -113,6 +118,8 @@ class LayerActivity:
     saved_routing: FloatArray
     saved_by_several: FloatArray
     repeated_saves: FloatArray
+    has_state_space: bool
+    weighed_outputs: FloatArray
     backward: LayerBackward
 
 
@@ -181,6 +188,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         whole = np.where(is_split, share.of(layer.split.whole), whole)
         at_second_norm = np.where(is_split, share.of(layer.split.at_second_norm), at_second_norm)
         attention_gradients = np.where(is_split, share.of(layer.split.attention_gradients), attention_gradients)
+    if layer.state_space is not None:
+        attention_gradients = live_at_scan(layer.state_space, share, casts)
     beside_combine = _beside_combine(layer, share, job) if is_mixture else NO_BYTES
     transient = NO_BYTES
     if not job.profile.is_textbook:
@@ -196,6 +205,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         saved_routing=share.of_sequence(layer.saved_routing_bytes) if is_mixture else NO_BYTES,
         saved_by_several=twice,
         repeated_saves=again,
+        has_state_space=layer.state_space is not None,
+        weighed_outputs=_weighed_outputs(layer, share) if any(layer.weighed_outputs) else NO_BYTES,
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,
@@ -334,6 +345,14 @@ def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray
     over_ranks = np.where(share.layouts.expert_parallel > 1, 0.0, -sent)
     in_parts = np.where((expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1), sent, 0.0)
     result: FloatArray = beside_combine + over_ranks + in_parts
+    return result
+
+
+def _weighed_outputs(layer: LayerBytes, share: RankShare) -> FloatArray:
+    """Return what stands beside a mixture's forward pass as its outputs, weighed in fp32, are put in order."""
+    saved, recomputed = layer.weighed_outputs
+    token_bytes = np.where(share.layouts.recompute == FULL, recomputed, saved)
+    result: FloatArray = share.tokens * share.busiest * token_bytes / share.dispatch_division
     return result
 
 

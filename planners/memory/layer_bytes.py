@@ -36,6 +36,7 @@ from plimsoll.planners.memory.layer_events import (
 )
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
+    beside_weighed_outputs,
     grouped_sent_bytes,
     live_at_combine,
     live_at_expert_reduction,
@@ -53,6 +54,7 @@ from plimsoll.planners.memory.selective import (
     selectively_saved_bytes,
 )
 from plimsoll.planners.memory.sequence_first import copied_output_bytes, unrotated_bytes
+from plimsoll.planners.memory.state_space import StateSpaceScan, state_space_scan
 from plimsoll.planners.memory.unfused_attention import (
     beside_plain_softmax_bytes,
     is_unfused,
@@ -123,6 +125,7 @@ class LayerBytes:
     combine_whole: SavedBytes
     beside_combine: SavedBytes
     at_expert_reduction: SavedBytes
+    weighed_outputs: tuple[int, int]
     not_recomputed_bytes: tuple[int, int]
     selective_input_bytes: int
     scattered_bytes: int
@@ -134,6 +137,7 @@ class LayerBytes:
     widest: float
     meeting_gradients: int
     scan_workspace: float
+    state_space: StateSpaceScan | None
     adapter_cast_bytes: int
     beside_second_run: int
     copied_halves_bytes: int
@@ -239,6 +243,7 @@ def _layer_bytes(
         beside_combine=beside_combined_tokens(block, kernels, size),
         grouped_sent_bytes=grouped_sent_bytes(block, kernels, size),
         saved_routing_bytes=latest_routing_bytes(block, kernels, size),
+        weighed_outputs=beside_weighed_outputs(block, kernels, size),
         at_expert_reduction=live_at_expert_reduction(block, whole, size),
         scattered_bytes=scattered_bytes(block, **recomputed),
         exchanged_bytes=exchanged_bytes(block, **recomputed),
@@ -247,6 +252,7 @@ def _layer_bytes(
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(block, size),
+        state_space=state_space_scan(block, kernels, **learning),
         adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
         beside_second_run=beside_second_run(block, size),
         copied_halves_bytes=copied_halves_bytes(block, kernels, size),

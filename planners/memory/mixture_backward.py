@@ -1,4 +1,4 @@
-"""The events of a mixture's backward pass that other layers do not have.
+"""The events of a mixture that other layers do not have: of its backward pass, and of a forward pass in fp32.
 
 Traced operation by operation over transformers 5.23's mixtures (integrations/moe.py, `grouped_mm_experts_forward`).
 """
@@ -15,6 +15,7 @@ from plimsoll.planners.memory.activations import (
     checkpoint_width,
     saved_bytes,
 )
+from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.stacks.records import Kernels
 
 DISPATCHED, EXPERT_OUTPUT, EXPERT_PRODUCT = "dispatched", "expert_output", "expert_product"
@@ -28,6 +29,7 @@ GROUPED_COMBINE_GRADIENTS = 2
 # the tokens sent, the experts' outputs, and those in the order in which the tokens came (torchtitan,
 # distributed/expert_parallel.py, `_token_combine`).
 TENSORS_BESIDE_RETURNED = 4
+SHARED_TENSORS = ("shared_gate", "shared_up", "shared_inner", "shared_product")
 # The residual before the feed-forward, and the gradient of the layer's output.
 RESIDUALS_BESIDE_RETURNED = 2
 # Megatron-Core's `custom_forward` holds a rank's own tokens as they were permuted and as they were sent, to its end,
@@ -77,6 +79,24 @@ def beside_combined_tokens(block: Block, kernels: Kernels, element_bytes: int) -
         return replace(NOTHING_SAVED, sequence_bytes=float(own), dispatched_bytes=float(GROUPED_OUTPUTS * sent))
     beside = float(TENSORS_BESIDE_RETURNED * sent)
     return replace(NOTHING_SAVED, sequence_bytes=float(residuals), dispatched_bytes=beside)
+
+
+def beside_weighed_outputs(block: Block, kernels: Kernels, element_bytes: int) -> tuple[int, int]:
+    """Return what stands beside a layer's forward pass as outputs weighed in fp32 go back to the order of the tokens.
+
+    That is both of these, beside all that the layer saves but its shared experts' tensors, which are not there yet;
+    or, of a layer that is recomputed and saves nothing, beside the tokens as they were sent, the experts' outputs and
+    the layer's input. Zeros where outputs are weighed in the format of the products, of which the backward pass holds
+    more.
+    """
+    weighed = weight_bytes(block, kernels, element_bytes)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    if DISPATCHED not in widths or weighed == element_bytes:
+        return 0, 0
+    both = 2 * weighed * widths[DISPATCHED]
+    shared = element_bytes * sum(widths.get(name, 0) for name in SHARED_TENSORS)
+    recomputed = element_bytes * (2 * widths[DISPATCHED] + checkpoint_width(block))
+    return max(both - shared, 0), both + recomputed
 
 
 def grouped_sent_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:

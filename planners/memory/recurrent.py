@@ -22,7 +22,6 @@ from plimsoll.planners.stacks.records import Kernels
 
 DELTA_CHUNK_TOKENS = 64
 SELECTIVE_CHUNK_TOKENS = 2048
-STATE_SPACE_CHUNK_TOKENS = 256  # Mamba-2's own default; a family's configuration may say less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,7 @@ def scan_workspace_bytes(block: Block, element_bytes: int) -> float:
         case ScanKernel.SELECTIVE | ScanKernel.SELECTIVE_APART:
             return float(given)
         case ScanKernel.STATE_SPACE:
-            return given + 2.0 * FP32_BYTES * state / STATE_SPACE_CHUNK_TOKENS
+            return 0.0  # which is no sum for each token: `state_space.py`
         case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
             return given + 2.0 * element_bytes * state / DELTA_CHUNK_TOKENS
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll.planners.architecture import Operation, Scan, ScanKernel
-from plimsoll.planners.memory.recurrent import DELTA_CHUNK_TOKENS, STATE_SPACE_CHUNK_TOKENS
+from plimsoll.planners.memory.recurrent import DELTA_CHUNK_TOKENS
 
 
 def chunked_flops_per_token(scan: Scan) -> float:
@@ -29,7 +29,7 @@ def chunked_flops_per_token(scan: Scan) -> float:
     match scan.kernel:
         case ScanKernel.STATE_SPACE:
             within = scan.groups * scan.key_dim + values
-            return 2.0 * (STATE_SPACE_CHUNK_TOKENS * within + 2 * state)
+            return 2.0 * (scan.chunk_tokens * within + 2 * state)
         case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
             return 2.0 * (DELTA_CHUNK_TOKENS * (3 * keys + 2 * values) + 3 * state)
         case ScanKernel.SELECTIVE | ScanKernel.SELECTIVE_APART:

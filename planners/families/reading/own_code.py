@@ -22,6 +22,8 @@ from plimsoll.planners.architecture.operation import Operation, OperationKind, R
 # gradients at the product of the last; of ReLU the result alone, as the next matrix does; of its square one, and the
 # result's gradient, the power's derivative and two products of these (activations.py, `ReLUSquaredActivation`).
 OF_ACTIVATION: Mapping[str, tuple[int, int]] = {"gelu_new": (4, 3), "relu": (0, 2), "relu2": (1, 4)}
+# Of a mixture whose router casts its input up, and whose scores stay in fp32 until the experts' outputs are summed.
+ROUTED_IN_FP32 = frozenset({"router", "combine"})
 ACTIVATION_KEYS = ("hidden_act", "activation_function")
 LOGIT_CAP_KEY = "final_logit_softcapping"
 SCORE_CAP_KEY = "attn_logit_softcapping"
@@ -39,7 +41,8 @@ class OwnCode:
     config class's own, and `score_cap` that of attention's scores. `dropout_key` names the probability with which
     elements of a half's output are dropped, in the class's default `dropout`; `score_dropout_key` and `score_dropout`
     are those of scores. `softmax_in_fp32`: eager attention casts its scores up. `joins_rotated`: see
-    `Operation.concatenates`. `fp32_operations` are those of a mixture's routing that are in fp32.
+    `Operation.concatenates`. `scales_additions`: what a half adds to the stream is scaled first. `fp32_operations` are
+    those of a mixture's routing that are in fp32.
     """
 
     activation: str | None = None
@@ -55,6 +58,7 @@ class OwnCode:
     score_dropout: float = 0.0
     softmax_in_fp32: bool = True
     joins_rotated: bool = False
+    scales_additions: bool = False
     fp32_operations: frozenset[str] = frozenset()
 
 
@@ -70,6 +74,7 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], code: OwnCode) ->
             _gated_activations(code),
             _norms(code),
             _dropouts(config, code),
+            _additions(code),
             _scores(config, code),
             _rotations(code),
             _routing(code),
@@ -129,6 +134,12 @@ def _dropouts(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:
     if code.dropout_key is None or not config.get(code.dropout_key, code.dropout):
         return None
     return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is OperationKind.ADD else op
+
+
+def _additions(code: OwnCode) -> Rewrite | None:
+    if not code.scales_additions:
+        return None
+    return lambda op: dataclasses.replace(op, is_scaled=True) if op.kind is OperationKind.ADD else op
 
 
 def _scores(config: Mapping[str, Any], code: OwnCode) -> Rewrite | None:

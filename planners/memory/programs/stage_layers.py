@@ -11,7 +11,7 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import model_runs
 from plimsoll.planners.memory.activation_offload import returns_weights
-from plimsoll.planners.memory.activity import LayerActivity, LayerBackward
+from plimsoll.planners.memory.activity import LayerActivity, LayerBackward, casts_weights
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
@@ -151,7 +151,7 @@ def _layer(
         below_highest=WHOLE if parts is None else parts.below_highest,
         in_lowest=WHOLE if parts is None else parts.lowest,
         summed_at_first=summed,
-        before_scatter=before_scatter(asked, own, runs_again),
+        before_scatter=_before_output(before_scatter(asked, own, runs_again), own),
         beside_return=some(np.ceil(returned)),
         at_experts=np.ceil(at_experts),
         at_experts_again=some(np.ceil(at_experts_again)),
@@ -159,6 +159,13 @@ def _layer(
         at_experts_reduced=np.ceil(at_experts_reduced),
         beside_reduction=beside_reduction,
     )
+
+
+def _before_output(scattered: FloatArray, own: LayerActivity) -> FloatArray:
+    """Return the most that a layer's forward pass holds for a moment beside what it keeps."""
+    if own.weighed_outputs is NO_BYTES:
+        return scattered
+    return np.maximum(scattered, np.ceil(own.weighed_outputs))
 
 
 def _whole(moments: list[Moment]) -> tuple[Moment, ...]:
@@ -275,6 +282,9 @@ def _moments(
     if gradient_bytes is None:
         return moments
     behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
+    if own.has_state_space:
+        # Of weights whose products have been differentiated autocast's copies are gone (torch, autocast_mode.cpp).
+        behind_attention = behind_attention - np.where(casts_weights(asked.layouts, job), size * held.feed_forward, 0.0)
 
     has_expert_units = expert_units.any()
 

@@ -138,7 +138,8 @@ class LayerOnRank:
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
     - of layers like it on a stage the parts `below_highest` chunk and `in_lowest`, and `summed_at_first`, that of which
       sums are made while the highest chunk is differentiated;
-    - `before_scatter`: what stands beside what it keeps as its output is scattered, at its forward pass's end;
+    - `before_scatter`: what stands beside what it keeps as its output is scattered or, of experts, weighed and put in
+      order, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `traffic` is what an engine adds that knows no units;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of

@@ -146,8 +146,10 @@ class TraceJob:
 
     @property
     def has_experts(self) -> bool:
-        """Return whether the model's feed-forwards are mixtures."""
-        return traits(self.config["model_type"]).has_experts
+        """Return whether the model's feed-forwards are mixtures, which those of some families are in some models."""
+        if not traits(self.config["model_type"]).has_experts:
+            return False
+        return describe_config(self.config, name=self.model_name).experts_per_token > 0
 
     @property
     def tracing(self) -> Tracing:

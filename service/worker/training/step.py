@@ -27,6 +27,7 @@ from plimsoll.service.worker.training.gradient_labels import labelling_gradients
 from plimsoll.service.worker.training.kernels.fused_loss import chunk_tokens
 from plimsoll.service.worker.training.kernels.gated_delta import gated_delta_kernels
 from plimsoll.service.worker.training.kernels.in_place_loss import vocabulary_parallel_loss
+from plimsoll.service.worker.training.kernels.state_space import state_space_kernels
 from plimsoll.service.worker.training.layer_marks import marking_layers
 from plimsoll.service.worker.training.optimizers import MasterWeightOptimizer
 from plimsoll.service.worker.training.own_code import own_code_of
@@ -68,8 +69,9 @@ def trace_steps_on_transformers(job: TraceJob, stack: Stack, report: Report, sta
 def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage, number: int) -> Ledger:
     ledger = Ledger()
     running = own_code_of(stack).running(job, number)
-    kernels = gated_delta_kernels(job.config["model_type"])
-    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running, kernels:
+    model_type = job.config["model_type"]
+    kernels, scans = gated_delta_kernels(model_type), state_space_kernels(model_type)
+    with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running, kernels, scans:
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")

@@ -17,7 +17,7 @@ GROUPED = GatedDelta(
 )
 KIMI = KimiDelta(hidden_size=2304, heads=32, head_dim=128, kernel=4)
 LIGHTNING = LightningAttention(hidden_size=6144, heads=64, head_dim=128)
-MAMBA2 = Mamba2(hidden_size=4480, heads=128, head_dim=80, groups=8, state_size=128, kernel=4)
+MAMBA2 = Mamba2(hidden_size=4480, heads=128, head_dim=80, groups=8, state_size=128, kernel=4, chunk=128)
 MAMBA = Mamba(hidden_size=64, inner_width=128, state_size=6, kernel=4, step_rank=4, has_selection_norms=True)
 
 

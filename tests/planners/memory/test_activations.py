@@ -216,6 +216,17 @@ def test_autocast_norms_stay_in_fp32_and_each_matrix_keeps_its_own_cast():
     assert cast.tensor_bytes == plain.tensor_bytes
 
 
+def test_one_matrix_that_holds_several_keeps_one_cast():
+    sizes = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    phi = describe_config({"model_type": "phi3", "num_attention_heads": 4, **sizes}, name="small").layers[0]
+    plain, cast = (
+        saved_bytes(phi, FSDP2, attention="flash", element_bytes=2, autocast=autocast) for autocast in (False, True)
+    )
+    kept = {name: getattr(cast, name) - getattr(plain, name) for name in ("sequence_bytes", "gathered_bytes")}
+    # Of each norm 8 bytes instead of 6, of its output a single cast as before.
+    assert sum(kept.values()) == 2 * 2 * 64
+
+
 SMALL = {
     "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16,

@@ -1,8 +1,11 @@
 """A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
 
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.mixture_backward import (
     beside_combined_tokens,
+    beside_weighed_outputs,
     grouped_sent_bytes,
     live_at_combine,
     live_at_expert_reduction,
@@ -92,6 +95,18 @@ def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what
     found, layer = live_at_expert_reduction(block, kept(block), 2), kept(block)
     assert found.dispatched_bytes + found.expert_bytes == 0
     assert found.sequence_bytes - layer.sequence_bytes == 2 * 2 * 64  # beside the residual's
+
+
+def test_outputs_weighed_in_fp32_stand_twice_beside_a_forward_pass():
+    kernels = load_profile("accelerate").kernels
+    config = dict(catalogue().model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16").config)
+    layers = describe_config(config, name="mixture").layers
+    block = next(layer for layer in layers if layer.kind == "experts_layer")
+    # Six experts for each token of 2,688 features; of the shared expert's 3,712 its input and its product.
+    outputs, shared = 2 * 4 * 6 * 2688, 2 * 2 * 3712
+    assert beside_weighed_outputs(block, kernels, 2) == (outputs - shared, outputs + 2 * (2 * 6 * 2688 + 2688))
+    assert beside_weighed_outputs(small_mixtral().layers[0], kernels, 2) == (0, 0)
+    assert beside_weighed_outputs(small_llama().layers[0], kernels, 2) == (0, 0)
 
 
 def test_a_dense_layer_has_none_of_these_moments():

@@ -9,7 +9,7 @@ STATE = 4 * 16 * 32
 
 
 def scan(kernel: ScanKernel) -> Scan:
-    return Scan(kernel=kernel, heads=4, key_dim=16, value_dim=32)
+    return Scan(kernel=kernel, heads=4, key_dim=16, value_dim=32, chunk_tokens=256)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ PRODUCTS_HAVE_VALUES = Rule(
     words="Products in fp8 are traced by torchao's code and not run on a device yet.",
 )
 RECURRENCES_HAVE_KERNELS = Rule(
-    broken=lambda asked: bool(asked.job.tracing.gated_delta_module),
+    broken=lambda asked: asked.job.tracing.has_recurrent_kernels,
     pointer="/model/config/model_type",
     words=lambda asked: (
         f"The kernels of {asked.job.config['model_type']!r} are traced by shape and not run on a device yet."

@@ -111,6 +111,10 @@ NOTES = (
         holds=lambda job, _stack: bool(job.tracing.gated_delta_module),
         words="For the kernels of flash-linear-attention and causal-conv1d shapes stand in, after their code.",
     ),
+    Note(
+        holds=lambda job, _stack: bool(job.tracing.state_space_module),
+        words="For Mamba-2's kernel, mamba_ssm's on an H100, shapes stand in, after its code.",
+    ),
     Note(holds=has_own_experts, words=lambda _job, stack: stack.notes.experts),
     Note(
         holds=lambda job, _stack: job.context_parallel > 1,

@@ -114,6 +114,18 @@ def test_gemma_2_caps_its_scores_where_the_config_does_not_say_otherwise() -> No
     assert capped.score_bytes - plain.score_bytes == 4 * 2
 
 
+def test_granite_4_scales_what_it_adds_to_the_stream() -> None:
+    block = describe_config(dict(catalogue().model("ibm-granite/granite-4.0-h-tiny").config), name="hybrid").layers[0]
+    assert [op.is_scaled for op in block.operations if op.kind is OperationKind.ADD] == [True, True]
+    assert not any(op.is_scaled for op in model("llama", SIZES).layers[0].operations)
+
+
+def test_nemotron_3_weighs_its_experts_outputs_in_fp32() -> None:
+    config = dict(catalogue().model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16").config)
+    mixture = next(block for block in describe_config(config, name="mixture").layers if block.kind == "experts_layer")
+    assert [op.name for op in mixture.operations if op.in_fp32] == ["router", "combine"]
+
+
 def test_minimax_m2_joins_what_it_rotates_with_what_it_does_not() -> None:
     block = describe_config(dict(catalogue().model("MiniMaxAI/MiniMax-M2").config), name="mixture").layers[0]
     assert [op.concatenates for op in block.operations if op.kind is OperationKind.ROTARY] == [True]

@@ -22,6 +22,7 @@ JOBS = (
     {"kernels": "fused", "fused_cross_entropy": True},
     {"framework": "fsdp2", "precision": "fp8-mixed", "accumulation_steps": 3},
     {"config": config(model_type="qwen3_5_text")},
+    {"config": config(model_type="bamba")},
     {"framework": "fsdp2", "config": LATENT, "context_parallel": 2},
     {"framework": "fsdp2", "pipeline_parallel": 2},
     {"framework": "ddp", "zero_stage": 0},
