@@ -90,6 +90,13 @@ MORE_MIXTURES = (
     "openai/gpt-oss-20b", "zai-org/GLM-4.5-Air", "microsoft/Phi-3.5-MoE-instruct", "MiniMaxAI/MiniMax-M2",
     "rednote-hilab/dots.llm1.base", "Qwen/Qwen3-Next-80B-A3B-Instruct",
 )  # fmt: skip
+# Experts with biases over several ranks.
+BIASED_MIXTURE = "openai/gpt-oss-20b"
+BIASED_WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "expert_parallel": 4},
+    {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 4},
+    {"framework": "fsdp2", "recompute": "full", "expert_parallel": 2} | ODD | {"gpus": 6},
+)
 TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "full"}
 MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
 FEW_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
@@ -385,6 +392,7 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way, layers=layers) for way in STATE_SPACE_WAYS)
     for model in MORE_MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
+    yield from (Case(model=BIASED_MIXTURE, way=way) for way in BIASED_WAYS)
     for model in ZERO_MODELS:
         yield from (Case(model=model, way=way) for way in ZERO_WAYS)
     for model in OFFLOAD_MODELS:

@@ -60,17 +60,15 @@ class Tracing:
 
     `has_llama_matrices`: its layers' matrices have the names and the order of Llama's, which tensor parallelism and
     fused kernels know. `groups_experts`: its experts are traced as Megatron-Core has them. `has_latent_attention`: keys
-    and values are kept as one compressed vector, and values have other lengths than keys. `has_biased_experts`: experts
-    add biases and are clamped, which no dealing out to other ranks does here. `has_transposed_matrices`: they are
-    transformers' Conv1D, with the input's features first. `gated_delta_module` is the module of transformers' models
-    that calls the kernels of a gated delta rule, for which shapes stand in, `state_space_module` the one that calls
-    Mamba-2's. `liger` is None where Liger has no patch.
+    and values are kept as one compressed vector, and values have other lengths than keys. `has_transposed_matrices`:
+    they are transformers' Conv1D, with the input's features first. `gated_delta_module` is the module of transformers'
+    models that calls the kernels of a gated delta rule, for which shapes stand in, `state_space_module` the one that
+    calls Mamba-2's. `liger` is None where Liger has no patch.
     """
 
     has_llama_matrices: bool = False
     groups_experts: bool = False
     has_latent_attention: bool = False
-    has_biased_experts: bool = False
     has_transposed_matrices: bool = False
     gated_delta_module: str = ""
     state_space_module: str = ""

@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt_oss": Family(
         reader=gpt_oss,
         has_experts=True,
-        tracing=Tracing(has_biased_experts=True),
+        tracing=Tracing(),
         serving=Serving(has_mxfp4_experts=True),
         own_code=OwnCode(kept_of_gated=5),
     ),

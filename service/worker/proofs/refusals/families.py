@@ -97,11 +97,6 @@ TRANSPOSED_MATRICES_HAVE_16_BITS = Rule(
         "yet."
     ),
 )
-BIASED_EXPERTS_STAY = Rule(
-    broken=lambda asked: asked.job.tracing.has_biased_experts and asked.job.expert_parallel > 1,
-    pointer="/layout/expert_parallel",
-    words=lambda asked: f"The experts of {_model_type(asked)!r}, which have biases, are traced on every rank only.",
-)
 
 
 def _casts_experts(asked: Asked) -> bool:
@@ -143,7 +138,6 @@ EXPERTS_START_ON_16_BYTES = Rule(
 RULES = (
     OTHER_PARTS_ARE_WHOLE,
     TRANSPOSED_MATRICES_HAVE_16_BITS,
-    BIASED_EXPERTS_STAY,
     EXPERTS_ARE_NOT_CAST,
     EXPERTS_START_ON_16_BYTES,
 )

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from plimsoll.service.worker.training.parallel.experts import EXPERT_TENSORS, exchanged, mixtures
+from plimsoll.service.worker.training.parallel.experts import exchanged, mixtures, tensors_of_all
 
 DISPATCHED_EXPERTS = "plimsoll_dispatched"
 
@@ -28,7 +28,7 @@ def deal_experts(model: Any, group: dist.ProcessGroup) -> None:
     model.config._experts_implementation = DISPATCHED_EXPERTS
     for experts in mixtures(model):
         held = experts.num_experts // group.size()
-        for name in EXPERT_TENSORS:
+        for name in tensors_of_all(experts):
             whole = getattr(experts, name)
             setattr(experts, name, nn.Parameter(torch.empty(held, *whole.shape[1:], dtype=whole.dtype)))
         experts.num_experts, experts.expert_group = held, group
@@ -67,9 +67,24 @@ def _received(sent: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tenso
 def _outputs(experts: Any, received: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     from transformers.integrations.moe import _grouped_linear
 
-    inner = experts._apply_gate(_grouped_linear(received, experts.gate_up_proj, ends))
-    outputs: torch.Tensor = _grouped_linear(inner, experts.down_proj, ends)
+    is_transposed = experts.is_transposed
+    bias = _of_each_token(experts, "gate_up_proj_bias", received)
+    inner = _grouped_linear(received, experts.gate_up_proj, ends, bias=bias, is_transposed=is_transposed)
+    inner = experts._apply_gate(inner)
+    bias = _of_each_token(experts, "down_proj_bias", received)
+    outputs: torch.Tensor = _grouped_linear(inner, experts.down_proj, ends, bias=bias, is_transposed=is_transposed)
     return outputs
+
+
+def _of_each_token(experts: Any, name: str, received: torch.Tensor) -> torch.Tensor | None:
+    """Return the bias of each token's expert, None where there is none.
+
+    torchtitan repeats biases as transformers picks them (models/gpt_oss/model/moe.py, `_run_experts_grouped_mm`).
+    """
+    if not experts.has_bias:
+        return None
+    bias: torch.Tensor = getattr(experts, name)[torch.zeros(received.size(0), dtype=torch.int64)]
+    return bias
 
 
 def _returned(outputs: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

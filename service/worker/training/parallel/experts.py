@@ -15,8 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
 
-# The two matrices of all experts of a layer: transformers' own names.
+# The two matrices of all experts of a layer, and the biases of some: transformers' own names.
 EXPERT_TENSORS = ("gate_up_proj", "down_proj")
+EXPERT_BIASES = ("gate_up_proj_bias", "down_proj_bias")
 
 
 def expert_mesh(job: TraceJob, device_type: str) -> DeviceMesh:
@@ -50,10 +51,15 @@ def one_expert_each(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((name, getattr(experts, name)[0]) for name in EXPERT_TENSORS)
 
 
+def tensors_of_all(experts: Any) -> tuple[str, ...]:
+    """Return the names of the tensors that hold something of each expert: matrices, and biases where there are any."""
+    return (*EXPERT_TENSORS, *(name for name in EXPERT_BIASES if hasattr(experts, name)))
+
+
 def expert_parameters(model: Any) -> Iterator[nn.Parameter]:
-    """Yield the matrices of the experts that a rank holds."""
+    """Yield the matrices and biases of the experts that a rank holds."""
     for experts in mixtures(model):
-        yield from (getattr(experts, name) for name in EXPERT_TENSORS)
+        yield from (getattr(experts, name) for name in tensors_of_all(experts))
 
 
 def has_dispatcher(layer: Any) -> bool:

@@ -136,6 +136,13 @@ def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_i
     assert held(reduced, "communication") == 2 * BESIDE + 2 * EMBEDDING + 4 * EXPERTS // 2
 
 
+def test_the_next_layer_s_experts_stay_in_their_buffer_as_a_layer_s_own_are_copied_out():
+    found = mixture_step(expert_parallel=2)
+    # The top layer's experts are reduced beside its other weights, the next layer's in their buffers and the head.
+    reduced = next(e for e in found if (e.name, e.layer, e.change) == ("reduction", 1, 4 * EXPERTS // 2))
+    assert held(reduced, "communication") == 2 * BESIDE + 2 * (EXPERTS // 2 + BESIDE) + 4 * EXPERTS // 2
+
+
 def beside_shared():
     """Return a mixture like `small_mixtral`, with an expert of 128 features beside those that are chosen."""
     sizes = {"moe_intermediate_size": 128, "shared_expert_intermediate_size": 128, "num_experts": 4}

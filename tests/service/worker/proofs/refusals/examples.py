@@ -213,12 +213,6 @@ OF_FAMILIES = (
         obeyed={"method": "lora", "config": config(model_type="gpt2")},
     ),
     Example(
-        rule=families.BIASED_EXPERTS_STAY,
-        pointer="/layout/expert_parallel",
-        broken={**DEALT, "config": MIXTRAL | {"model_type": "gpt_oss"}},
-        obeyed={"framework": "fsdp2", "config": MIXTRAL | {"model_type": "gpt_oss"}},
-    ),
-    Example(
         rule=families.EXPERTS_ARE_NOT_CAST,
         pointer="/layout/zero_stage",
         broken={"framework": "ddp", "zero_stage": 0, "config": MIXTRAL},

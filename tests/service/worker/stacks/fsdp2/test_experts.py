@@ -71,3 +71,11 @@ class TestExpertParallelism:
         uneven = MIXTRAL | {"model_type": "qwen2_moe", "num_experts": 6, "moe_intermediate_size": 32}
         ledger = mixture(config=uneven, expert_parallel=2, recompute="selective")
         assert exchanges(ledger, (1, "forward")) == exchanges(ledger, (1, "backward")) == 4
+
+    def test_biases_lie_where_their_experts_do(self):
+        kinds = {"layer_types": ["full_attention"] * 2, "sliding_window": 8}
+        sizes = {"model_type": "gpt_oss", "num_key_value_heads": 4} | kinds
+        whole, halves = (mixture(config=MIXTRAL | sizes, data_parallel=2, expert_parallel=ranks) for ranks in (1, 2))
+        # Cut over both ranks or dealt out to them: two of four experts' matrices and biases each.
+        assert requested_bytes(halves, Kind.PARAMETER) == requested_bytes(whole, Kind.PARAMETER)
+        assert exchanges(halves, (1, "forward")) == exchanges(halves, (1, "backward")) == 4
