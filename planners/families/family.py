@@ -35,7 +35,10 @@ class Untraced(StrEnum):
         "transformers goes through its recurrence in a loop of its own where the kernels that train it are not there"
     )
     WIDE_STREAM = "its residual stream is in fp32 between layers in 16 bits, which no plan counts"
-    EVERY_EXPERT = "transformers' code gives every token to every expert"
+    EVERY_EXPERT = (
+        "transformers' code gives every token to every expert, where a plan counts the chosen ones alone: send a "
+        "measured peak instead"
+    )
     BY_VALUE = "transformers sends tokens to its experts by their values, which a trace has not"
     OWN_ATTENTION = "transformers' code computes its attention in no kernel that a trace knows"
     TOWER = "the tower beside its text model is not; the model that its text_config describes is"

@@ -31,7 +31,7 @@ FEED_FORWARD = f"{LAYER}.feed_forward"
 
 CHOSEN_EXPERTS_NOTE = (
     "Each token works in the experts that the router chose for it; transformers' own module runs it through all of "
-    "them and takes longer."
+    "them, which takes longer and as many times the memory for what experts keep."
 )
 
 

@@ -1,10 +1,21 @@
-"""What is not traced of Megatron's norms over a split sequence, and of its experts."""
+"""What is not traced of Megatron's products in fp8, of its norms over a split sequence, and of its experts."""
 
 from __future__ import annotations
 
-from plimsoll.service.worker.jobs.job import LAYER_NORM, MIXED_PRECISIONS
+from plimsoll.service.worker.jobs.job import FP8_MIXED, LAYER_NORM, MIXED_PRECISIONS
 from plimsoll.service.worker.jobs.rule import Asked, Rule
 from plimsoll.service.worker.jobs.states import keeps_master_weights
+
+PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S = Rule(
+    broken=lambda asked: asked.job.precision == FP8_MIXED,
+    pointer="/training/precision",
+    words=(
+        "Megatron's products in fp8 are Transformer Engine's. Without it Megatron-Core 0.16.1 multiplies in 16 bits, "
+        "and says nothing (core/fp8_utils.py, get_fp8_context); with it they are CUDA functions behind torch's "
+        "dispatcher, which fake tensors do not pass (pytorch/cpp_extensions/gemm.py). Trace bf16-mixed, or fp8-mixed "
+        "under fsdp2, or send a measured peak."
+    ),
+)
 
 
 def _recomputes_split_norms(asked: Asked) -> bool:

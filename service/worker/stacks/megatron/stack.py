@@ -13,6 +13,7 @@ from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
 from plimsoll.service.worker.stacks.megatron.rules import (
     DIVIDED_STATES_ARE_ADAM_S,
     NORMS_ARE_NOT_RECOMPUTED_SPLIT,
+    PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,
     RULES_OF_EXPERTS,
 )
 
@@ -42,6 +43,7 @@ STACK = Stack(
         ),
     ),
     rules={
+        Subject.STACK: (PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,),
         Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT, DIVIDED_STATES_ARE_ADAM_S),
         Subject.EXPERTS: RULES_OF_EXPERTS,
     },

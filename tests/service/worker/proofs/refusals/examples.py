@@ -299,7 +299,7 @@ OF_KERNELS = (
     Example(
         rule=kernels.STACK_CASTS_PRODUCTS,
         pointer="/training/precision",
-        broken={**MEGATRON, "precision": "fp8-mixed"},
+        broken={"framework": "ddp", "zero_stage": 0, "precision": "fp8-mixed"},
         obeyed={"framework": "fsdp2", "precision": "fp8-mixed"},
     ),
 )
@@ -317,6 +317,12 @@ OF_STACKS_THEMSELVES = (
         pointer="/training/precision",
         broken={**FP8, "config": MIXTRAL},
         obeyed={"framework": "fsdp2", "config": MIXTRAL},
+    ),
+    Example(
+        rule=of_megatron.PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,
+        pointer="/training/precision",
+        broken={**MEGATRON, "precision": "fp8-mixed"},
+        obeyed=MEGATRON,
     ),
     Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
