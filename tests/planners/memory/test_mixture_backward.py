@@ -105,7 +105,11 @@ def test_outputs_weighed_in_fp32_stand_twice_beside_a_forward_pass():
     # Six experts for each token of 2,688 features; of the shared expert's 3,712 its input and its product.
     outputs, shared = 2 * 4 * 6 * 2688, 2 * 2 * 3712
     assert beside_weighed_outputs(block, kernels, 2) == (outputs - shared, outputs + 2 * (2 * 6 * 2688 + 2688))
-    assert beside_weighed_outputs(small_mixtral().layers[0], kernels, 2) == (0, 0)
+    # Two experts of four for each of 64 features: transformers leaves Mixtral's scores in fp32, and casts Qwen3's.
+    both = 2 * 4 * 2 * 64
+    assert beside_weighed_outputs(small_mixtral().layers[0], kernels, 2) == (both, both + 2 * (2 * 2 * 64 + 64))
+    qwen = small_mixtral(model_type="qwen3_moe", moe_intermediate_size=128, num_experts=4)
+    assert beside_weighed_outputs(qwen.layers[0], kernels, 2) == (0, 0)
     assert beside_weighed_outputs(small_llama().layers[0], kernels, 2) == (0, 0)
 
 

@@ -30,7 +30,6 @@ WRITES_AT_INDICES = (ATEN.index_put.default, ATEN.index_put_.default, ATEN._inde
 def load_trl() -> Any:
     """Return the package with its trainer of preferences; a worker without it raises `NotYetAvailable`."""
     try:
-        importlib.import_module("accelerate")
         importlib.import_module("transformers.trainer")  # which looks for datasets itself
         with unused_modules(UNUSED):
             trl = importlib.import_module("trl")
@@ -38,8 +37,8 @@ def load_trl() -> Any:
                 importlib.import_module(f"trl.{name}")
     except ModuleNotFoundError as error:
         raise NotYetAvailable(
-            "Steps beside a reference model are traced by TRL's own code, which this worker does not have: install "
-            "accelerate and, with pip's option --no-deps, TRL 1.16 there.",
+            "Steps beside a reference model are traced by TRL's own code, which this worker does not have: install, "
+            "with pip's option --no-deps, TRL 1.16 there.",
             pointer="/training/companions",
         ) from error
     return trl
