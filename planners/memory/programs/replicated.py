@@ -40,9 +40,10 @@ class ReplicatedStage:
 
     `buckets` hold a second copy of all gradients. `casts` says where weights are copied, `casts_again` where a layer's
     copies are let go of with the forward pass and made again; `head_copy` is the head's. `forward_logits` are those at
-    the forward pass's end, `logits` at the loss, `logits_gradient` beside the head's gradient, which autograd makes as
-    `fresh_head` first; where the loss goes by chunks, two of them meet as `later_head_gradient` each, beside
-    `later_logits_gradient`. The gradients of a table that `is_tied` meet at the backward pass's end.
+    the forward pass's end, `returned_logits` as the model has returned them, `logits` at the loss, `logits_gradient`
+    beside the head's gradient, which autograd makes as `fresh_head` first; where the loss goes by chunks, two of them
+    meet as `later_head_gradient` each, beside `later_logits_gradient`. The gradients of a table that `is_tied` meet at
+    the backward pass's end.
     `returned_head` is what comes back of the head from the host. `unsaved_head_input` is there until
     the loss is known. `keeps_gradients` says that other micro-batches have left theirs.
     """
@@ -62,6 +63,7 @@ class ReplicatedStage:
     unsaved_head_input: FloatArray
     returned_head: FloatArray
     forward_logits: FloatArray
+    returned_logits: FloatArray
     logits: FloatArray
     logits_gradient: FloatArray
     fresh_head: FloatArray
@@ -141,6 +143,7 @@ def _forward(step: Step, stage: ReplicatedStage) -> tuple[dict[object, Held], di
     seen = step.take("activations", "head's input", stage.unsaved_head_input)
     kept["logits"] = step.take("logits", "logits", stage.forward_logits)
     step.drop(seen)
+    step.resize(kept["logits"], stage.returned_logits)
     with step.where(stage.casts), step.where(stage.casts_again):
         for layer in step.each(stage.layers):
             step.drop(copies[layer])
@@ -164,6 +167,7 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
     head = np.ceil(held.head_matrix_elements)
     gradients = np.ceil(held.root_gradients)
     head_gradient = states.gradient * head
+    of_forward = forward_logits(asked)
     is_chunked, of_logits = bool(job.profile.loss.sequence_chunks), logits_gradient(asked, size * head)
     is_tied = job.model.tied_head and job.profile.weights.tied_gradients_meet
     return ReplicatedStage(
@@ -183,7 +187,8 @@ def replicated_stage(asked: Question) -> ReplicatedStage:
         head_kept=np.ceil(active.head),
         unsaved_head_input=unsaved_head_input(asked),
         returned_head=some(np.ceil(_returned_head(asked))),
-        forward_logits=np.maximum(forward_logits(asked), returned_logits(asked)),
+        forward_logits=of_forward,
+        returned_logits=np.maximum(of_forward, returned_logits(asked)),
         logits=differentiated_logits(asked) if is_chunked else np.ceil(active.logits),
         logits_gradient=of_logits,
         fresh_head=NO_BYTES if compares(job) else size * head * (casts if is_chunked else 1.0),
