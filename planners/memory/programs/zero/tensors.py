@@ -75,8 +75,13 @@ def _tensor(weight: Weight, expert_parallel: int, *, learns: bool) -> Tensor:
         module=module,
         part=weight.part,
         at=_moment(weight),
-        is_pinned=weight.experts > 1 and weight.is_linear and not weight.is_fused,
+        is_pinned=weight.experts > 1 and weight.is_linear and _has_outputs_first(weight),
     )
+
+
+def _has_outputs_first(weight: Weight) -> bool:
+    """Return whether an expert's outputs come before its inputs, as they are published one by one."""
+    return not weight.is_fused or weight.dim == (2 if weight.split is Split.ROW else 1)
 
 
 def _moment(weight: Weight) -> At:
