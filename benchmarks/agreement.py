@@ -23,7 +23,7 @@ from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.questions import Companion, Evaluation, LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
-from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
+from plimsoll.service.worker.jobs.config_keys import of_layers
 
 SAMPLED_LAYERS = 4
 GPU = "h200-sxm-141gb"
@@ -411,7 +411,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     config = dict(catalogue().model(case.model).config)
     config = dict(config.get("text_config", config))  # a tower is not traced
     if case.layers is not None:
-        config = _cut(config, case.layers)
+        config = of_layers(config, range(case.layers))
     way = dict(case.way)
     recompute, length = way.pop("recompute"), way.pop("sequence_length")
     asked = dict(recompute) if isinstance(recompute, Mapping) else {"mode": recompute}
@@ -464,18 +464,6 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
     }
     return request, dataclasses.asdict(plan.memory)
-
-
-def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Return a config of the first so many layers, of lists and patterns of a value for each layer too."""
-    whole = number_of_layers(config)
-    shallow = {
-        name: value[:layers] if isinstance(value, (list, tuple, str)) and len(value) == whole else value
-        for name, value in config.items()
-    }
-    if "attn_layer_indices" in shallow:
-        shallow["attn_layer_indices"] = [index for index in shallow["attn_layer_indices"] if index < layers]
-    return shallow | {depth_key(config): layers}
 
 
 def compare(case: Case) -> dict[str, Any]:

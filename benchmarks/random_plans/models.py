@@ -12,7 +12,7 @@ from typing import Any
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import model_types_with, traits
 from plimsoll.planners.families.family import Tracing
-from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
+from plimsoll.service.worker.jobs.config_keys import of_layers
 
 NARROWED_FRACTION = 0.35
 OTHER_TIE_FRACTION = 0.12
@@ -49,7 +49,7 @@ def drawn_config(random: Random, wanted: Wanted) -> dict[str, Any]:
     """Return a config of a traced family in the shape that a layout wants, as far as the family allows."""
     model_type = _drawn_type(random, wanted)
     name = random.choice([model.id for model in catalogue().models if model.config["model_type"] == model_type])
-    config = cut(catalogue().model(name).config, wanted.layers)
+    config = of_layers(catalogue().model(name).config, range(wanted.layers))
     config["_name_or_path"] = name
     if random.random() < NARROWED_FRACTION or not _divides(config, wanted.tensor_parallel):
         config |= _other_widths(random, config, wanted.tensor_parallel)
@@ -76,16 +76,6 @@ def _drawn_type(random: Random, wanted: Wanted) -> str:
 
 def _tracing(model_type: str) -> Tracing:
     return traits(model_type).tracing or Tracing()
-
-
-def cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Return a config of the first so many layers, of lists of a value for each layer too."""
-    whole = number_of_layers(config)
-    shallow = {
-        name: list(value[:layers]) if isinstance(value, (list, tuple)) and len(value) == whole else value
-        for name, value in config.items()
-    }
-    return shallow | {depth_key(config): layers}
 
 
 def _divides(config: Mapping[str, Any], ranks: int) -> bool:

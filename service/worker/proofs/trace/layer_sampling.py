@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll.service.worker.jobs.config_keys import depth_key, number_of_layers
+from plimsoll.service.worker.jobs.config_keys import ATTENTION_INDICES, number_of_layers, of_layers, tells_each_layer
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.jobs.states import is_fully_sharded
@@ -129,12 +129,19 @@ def layer_sample(job: TraceJob, stack: Stack, stage: PipelineStage) -> Sample | 
 def layer_kinds(config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return what each layer of a model is, by transformers' fields: equal ones allocate alike."""
     layers = number_of_layers(config)
-    listed = [values for values in config.values() if isinstance(values, list) and len(values) == layers]
+    listed = [values for name, values in config.items() if tells_each_layer(name, values, layers)]
+    attending = set(config.get(ATTENTION_INDICES) or ())
     dense = set(config.get("mlp_only_layers") or ())
     step = int(config.get("decoder_sparse_step") or 1)
     first_dense = int(config.get("first_k_dense_replace") or 0)
     return [
-        (index in dense, (index + 1) % step == 0, index < first_dense, *(str(values[index]) for values in listed))
+        (
+            index in dense,
+            index in attending,
+            (index + 1) % step == 0,
+            index < first_dense,
+            *(str(values[index]) for values in listed),
+        )
         for index in range(layers)
     ]
 
@@ -151,14 +158,7 @@ def _repeats(kinds: list[tuple[Any, ...]], unit: int) -> bool:
 
 def _shallow(job: TraceJob, stage: PipelineStage, depth: int) -> TraceJob:
     """Return the job with a model of only so many of the stage's layers."""
-    layers = number_of_layers(job.config)
-    config = {
-        name: value[stage.first_layer : stage.first_layer + depth]
-        if isinstance(value, list) and len(value) == layers
-        else value
-        for name, value in job.config.items()
-    }
-    return replace(job, config=config | {depth_key(job.config): depth})
+    return replace(job, config=of_layers(job.config, range(stage.first_layer, stage.first_layer + depth)))
 
 
 def _cut(stage: PipelineStage, depth: int) -> PipelineStage:

@@ -150,6 +150,8 @@ def test_tokens_are_sent_and_brought_back_as_by_torchtitan(load):
 class _Experts(nn.Module):
     """Two experts as transformers holds them."""
 
+    is_transposed = has_bias = False
+
     def __init__(self):
         super().__init__()
         self.gate_up_proj = nn.Parameter(torch.empty(2, 2 * INNER, FEATURES, dtype=torch.bfloat16))
