@@ -274,6 +274,11 @@ def _elsewhere(told: Told) -> Iterator[str]:
             "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
             "samples is not part of the step."
         )
+        if job.method != "full" and any(companion.role == "reference" for companion in job.companions):
+            yield (
+                "The reference is a model of its own, in memory beside the policy. Without one TRL takes the policy "
+                "with its adapters switched off: leave the companion out for that."
+            )
     if job.method != "full":
         yield frozen_note(job)
         stacked = stacked_experts_note(job)

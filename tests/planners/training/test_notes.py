@@ -17,6 +17,7 @@ from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.plans import Layout, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
+    Companion,
     Evaluation,
     Lora,
     Recompute,
@@ -360,3 +361,11 @@ def test_heads_that_flash_kernels_pad_are_named(heads: int, attention: str, padd
 def test_nothing_is_said_of_the_attention_of_a_model_without():
     model = describe_config(catalogue().model("state-spaces/mamba-2.8b-hf").config, name="mamba")
     assert not any("Attention runs" in said for said in plan_training(question(model=model)).assumptions)
+
+
+@pytest.mark.parametrize(("method", "is_said"), [("lora", True), ("qlora", True), ("full", False)])
+def test_a_reference_beside_adapters_is_said_to_be_a_model_of_its_own(method: str, is_said: bool):
+    asked = question(
+        framework="accelerate", model=small_llama(), method=method, gpus=2, companions=(Companion(role="reference"),)
+    )
+    assert is_said is any("adapters switched off" in note for note in plan_training(asked).assumptions)
