@@ -96,7 +96,9 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     budgets = stage_budgets(model, settings, stages, degrees, total_bytes=hardware.gpu.memory_bytes)
     layers = [stage.layers for stage in stages]
     own = [cache.pools(budget.available_bytes, stage) for budget, stage in zip(budgets, layers, strict=True)]
-    pools, binding = least(own), own.index(min(own))
+    # Of stages that have room for no block the one decides that lacks most.
+    left = [budget.requested_bytes - budget.held_bytes for budget in budgets]
+    pools, binding = least(own), min(range(len(own)), key=lambda stage: (own[stage], left[stage]))
     held = cache.capacity(pools, max_model_len=settings.max_model_len)
     cache_bytes = tuple(cache.pool_bytes(pools, stage) for stage in layers)
     memory = _memory(question, stages, budgets, cache_bytes, binding)

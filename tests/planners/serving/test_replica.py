@@ -37,3 +37,13 @@ def test_a_window_that_slides_takes_no_more_for_a_further_token():
     spec = hybrid(full=4, sliding=12, window=4096)
     assert cache(spec, Degrees(), max_model_len=8192).bytes_per_token == 4 * 4096
     assert cache(spec, Degrees(), max_model_len=4096).bytes_per_token == 16 * 4096
+
+
+def test_where_no_stage_has_room_the_memory_is_that_of_the_stage_that_lacks_most():
+    # Three dense layers stand in the first of four stages, so that it holds least.
+    asked = question(listed("deepseek-ai/DeepSeek-V3"), gpus=8)
+    replica = plan_replica(asked, resolve_settings(asked), Degrees(tensor_parallel=2, pipeline_parallel=4))
+    peaks = [stage.peak_bytes for stage in replica.memory.stages]
+    assert not replica.fits
+    assert replica.memory.peak_bytes == max(peaks) > peaks[0]
+    assert replica.held_bytes > replica.share_bytes
