@@ -38,7 +38,12 @@ def _experts(case: Case, asked: Asked) -> str:
     most = _most_experts(asked.model)
     if most == 1:
         return "This model has no experts; expert_parallel must be 1."
-    return f"expert_parallel {case.layout.expert_parallel} does not divide the {most} experts."
+    degree = case.layout.expert_parallel
+    below = max(each for each in range(1, min(degree, most + 1)) if most % each == 0)
+    above = [each for each in range(degree + 1, most + 1) if most % each == 0][:1]
+    return (
+        f"expert_parallel {degree} does not divide the {most} experts; {' or '.join(map(str, (below, *above)))} does."
+    )
 
 
 def _fewer_experts_or_ranks(case: Case, job: Job) -> str:

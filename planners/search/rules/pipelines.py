@@ -92,7 +92,7 @@ def _uneven_stages(case: Case, job: Job) -> str:
     below, above = max(degree for degree in even if degree < stages), [degree for degree in even if degree > stages]
     return (
         f"pipeline_parallel {stages} does not divide the {layers} layers, and {job.profile.name} is planned with "
-        f"equal stages: {' or '.join(map(str, (below, *above[:1])))} would do."
+        f"equal stages: {' or '.join(map(str, (below, *above[:1])))} does, where it divides the GPUs too."
     )
 
 

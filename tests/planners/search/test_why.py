@@ -3,7 +3,7 @@ import pytest
 from plimsoll.planners.plans import Comparison
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
 from plimsoll.planners.training.planning import plan_training
-from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
+from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question, small_mixtral
 
 
 def compared(*, degrees=None, named=None, **asked) -> Comparison:
@@ -50,7 +50,7 @@ def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
     comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
     assert detail(comparison, "stages_are_even") == (
         "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
-        "would do."
+        "does, where it divides the GPUs too."
     )
 
 
@@ -151,3 +151,9 @@ def test_a_tight_layout_loses_to_one_with_room():
 def test_whatever_is_named_gets_an_answer_with_a_layout_or_a_reason(degrees):
     comparison = compared(degrees=degrees)
     assert comparison.layout is not None or comparison.reasons
+
+
+def test_degrees_that_divide_the_experts_are_named():
+    comparison = compared(gpus=8, model=small_mixtral(), degrees={"expert_parallel": 3})
+    (said,) = (reason.detail for reason in comparison.reasons if "experts;" in reason.detail)
+    assert said == "expert_parallel 3 does not divide the 4 experts; 2 or 4 does."
