@@ -50,10 +50,6 @@ class StageRows:
     has_head: BoolArray
     in_flight: FloatArray
 
-    def of_tables(self, table: Callable[[int, int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Return what pipelines' tables, [quantity, stage] by degree and chunks a stage, have for every row."""
-        return _of_tables(self.pipelines, len(self.stage.shape) - 1, table)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelines:
@@ -66,6 +62,15 @@ class Pipelines:
     chunks: IntArray
     stages: IntArray
     place: IntArray
+
+    def of_tables(self, table: Callable[[int, int], npt.NDArray[Any]], *, axes: int) -> npt.NDArray[Any]:
+        """Return what each row has of its pipeline's table, [quantity, row, layout] with so many axes of layouts.
+
+        `table` gives one, [quantity, stage], by degree and chunks per stage.
+        """
+        every = zip(self.degrees.tolist(), self.chunks.tolist(), self.stages.T, strict=True)
+        of_rows = np.stack([table(degree, chunks)[:, stages] for degree, chunks, stages in every], axis=-1)
+        return of_rows.take(self.place.reshape(*(1,) * (axes - self.place.ndim), *self.place.shape), axis=-1)
 
 
 def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) -> tuple[IntArray, IntArray]:
@@ -174,7 +179,7 @@ def deciding_stages(
 def _deciding(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
     """Return the stages of one pipeline that can be the worst, in their order."""
     held = _held(same, pipeline_parallel, virtual_pipeline, rule)
-    layers = np.stack(held.layers_of_kind, axis=1)
+    layers = held.layers_of_kind
     kept: list[int] = []
     for stage in range(pipeline_parallel):
         if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
@@ -203,7 +208,7 @@ def _rows(
     layouts: Candidates, pipelines: Pipelines, model: ModelSpec, global_batch_size: int, rule: str, schedule: str
 ) -> StageRows:
     same = ByIdentity(model)
-    tables = _of_tables(pipelines, len(layouts.shape), lambda *pipeline: _held(same, *pipeline, rule).table)
+    tables = pipelines.of_tables(lambda *pipeline: _held(same, *pipeline, rule).table, axes=len(layouts.shape))
     stage, first_layer, layers, has_head, *counts = tables
     runs = len(model_runs(same))
     in_flight = micro_batches_in_flight(
@@ -226,22 +231,15 @@ def _rows(
     )
 
 
-def _of_tables(pipelines: Pipelines, axes: int, table: Callable[[int, int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return what each row has of its pipeline's table, [quantity, row, layout] with so many axes of layouts."""
-    every = zip(pipelines.degrees.tolist(), pipelines.chunks.tolist(), pipelines.stages.T, strict=True)
-    of_rows = np.stack([table(degree, chunks)[:, stages] for degree, chunks, stages in every], axis=-1)
-    place = pipelines.place
-    return of_rows.take(place.reshape(*(1,) * (axes - place.ndim), *place.shape), axis=-1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """What all stages of a pipeline hold of a model, as in `StageRows`."""
+    """What all stages of a pipeline hold of a model, as in `StageRows`.
 
-    first_layer: IntArray
-    layers: IntArray
-    layers_of_kind: tuple[IntArray, ...]
-    layers_of_run: tuple[IntArray, ...]
+    `table` has, by stage, its number, first layer and layers, whether it has the head, and its layers of each run and
+    of each kind.
+    """
+
+    layers_of_kind: IntArray
     has_head: BoolArray
     table: IntArray
 
@@ -265,10 +263,7 @@ def _held(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline:
     first_layer = _dealt(same.value, stage, pipeline, rule)[0]
     has_head = stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline
     return _Held(
-        first_layer=first_layer,
-        layers=layers,
-        layers_of_kind=tuple(of_kind),
-        layers_of_run=tuple(of_run),
+        layers_of_kind=np.stack(of_kind, axis=1),
         has_head=has_head,
         table=np.stack([stage, first_layer, layers, has_head, *of_run, *of_kind]),
     )

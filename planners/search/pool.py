@@ -130,18 +130,18 @@ def alike(grid: Grid) -> Iterator[IntArray]:
 def _together(kinds: IntArray, own: BoolArray, layouts_each: int) -> Iterator[IntArray]:
     """Yield the bases of similar kinds, sets of choices as bits, each choice having so many layouts."""
     found, counts = np.unique(kinds[own], return_counts=True)
-    members: set[int] = set()
+    groups: list[list[int]] = []
     union = bases = layouts = 0
     for kind, count in zip(found.tolist(), counts.tolist(), strict=True):
-        wider, more = union | kind, count * layouts_each * kind.bit_count()
-        wasted = wider.bit_count() * (bases + count) * layouts_each - layouts - more
-        if members and wasted > LAYOUTS_WORTH_A_CALL:
-            yield np.flatnonzero(own & np.isin(kinds, list(members)))
-            members, wider, bases, layouts = set(), kind, 0, 0
-        members.add(kind)
-        union, bases, layouts = wider, bases + count, layouts + more
-    if members:
-        yield np.flatnonzero(own & np.isin(kinds, list(members)))
+        more = count * layouts_each * kind.bit_count()
+        wasted = (union | kind).bit_count() * (bases + count) * layouts_each - layouts - more
+        if not groups or wasted > LAYOUTS_WORTH_A_CALL:
+            groups.append([])
+            union = bases = layouts = 0
+        groups[-1].append(kind)
+        union, bases, layouts = union | kind, bases + count, layouts + more
+    for group in groups:
+        yield np.flatnonzero(own & np.isin(kinds, group))
 
 
 def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:

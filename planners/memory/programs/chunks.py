@@ -31,7 +31,10 @@ def chunk_parts(asked: Question, kind: int) -> ChunkParts | None:
     if asked.layouts.virtual_pipeline.max() == 1:
         return None
     same, rule = ByIdentity(asked.job.model), asked.job.profile.can.stage_rule
-    return ChunkParts(*asked.rows.of_tables(lambda *pipeline: _parts(same, kind, *pipeline, rule)))
+    parts = asked.rows.pipelines.of_tables(
+        lambda *pipeline: _parts(same, kind, *pipeline, rule), axes=len(asked.layouts.shape)
+    )
+    return ChunkParts(*parts)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
