@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,17 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextlib.contextmanager
+def models_calling(module: str, **kernels: Callable[..., Any]) -> Iterator[None]:
+    """Let a module of transformers' models call these kernels by their names in it; nothing where it has no name."""
+    with contextlib.ExitStack() as stack:
+        if module:
+            modeling = importlib.import_module(f"transformers.models.{module}")
+            for name, kernel in kernels.items():
+                stack.enter_context(replaced(modeling, name, kernel))
+        yield
 
 
 @contextlib.contextmanager

@@ -69,8 +69,7 @@ def trace_steps_on_transformers(job: TraceJob, stack: Stack, report: Report, sta
 def _traced_rank(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage, number: int) -> Ledger:
     ledger = Ledger()
     running = own_code_of(stack).running(job, number)
-    model_type = job.config["model_type"]
-    kernels, scans = gated_delta_kernels(model_type), state_space_kernels(model_type)
+    kernels, scans = gated_delta_kernels(job.tracing), state_space_kernels(job.tracing)
     with traceable_torch() as clock, process_group_of(job.world_size, rank=number), running, kernels, scans:
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):

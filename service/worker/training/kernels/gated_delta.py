@@ -9,34 +9,26 @@ Dao-AILab/causal-conv1d 1.5, causal_conv1d_interface.py (`CausalConv1dFn`).
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from plimsoll.planners.families import traits
-from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.planners.families.family import Tracing
+from plimsoll.service.worker.recording.patches import models_calling
 
 CHUNK_TOKENS = 64
 # Tiles of a key's features that each add up a part of the decay's gradient (ops/common/chunk_o.py, CONST_TILING).
 KEY_TILE = 128
 
 
-@contextlib.contextmanager
-def gated_delta_kernels(model_type: str) -> Iterator[None]:
+def gated_delta_kernels(tracing: Tracing) -> AbstractContextManager[None]:
     """Let transformers' code of a family call these kernels; nothing where it has no gated delta rule."""
-    tracing = traits(model_type).tracing
-    if tracing is None or not tracing.gated_delta_module:
-        yield
-        return
-    modeling = importlib.import_module(f"transformers.models.{tracing.gated_delta_module}")
-    with (
-        replaced(modeling, "torch_chunk_gated_delta_rule", chunk_gated_delta_rule),
-        replaced(modeling, "causal_conv1d_fn", causal_conv1d),
-    ):
-        yield
+    return models_calling(
+        tracing.gated_delta_module,
+        torch_chunk_gated_delta_rule=chunk_gated_delta_rule,
+        causal_conv1d_fn=causal_conv1d,
+    )
 
 
 def chunk_gated_delta_rule(

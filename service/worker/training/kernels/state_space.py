@@ -11,17 +11,15 @@ cpp_functions.py.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import math
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
-from plimsoll.planners.families import traits
-from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.planners.families.family import Tracing
+from plimsoll.service.worker.recording.patches import models_calling
 
 # The kernels read channels in vectors of eight (ssd_combined.py, `ensure_stride`).
 VECTOR_CHANNELS = 8
@@ -37,16 +35,9 @@ WARPS_OF_A_ROW = 4
 MOST_FUSED_BYTES = 65536
 
 
-@contextlib.contextmanager
-def state_space_kernels(model_type: str) -> Iterator[None]:
+def state_space_kernels(tracing: Tracing) -> AbstractContextManager[None]:
     """Let transformers' code of a family call this kernel; nothing where it has no Mamba-2 layers."""
-    tracing = traits(model_type).tracing
-    if tracing is None or not tracing.state_space_module:
-        yield
-        return
-    modeling = importlib.import_module(f"transformers.models.{tracing.state_space_module}")
-    with replaced(modeling, "mamba2_split_conv1d_scan_combined", split_conv1d_scan_combined):
-        yield
+    return models_calling(tracing.state_space_module, mamba2_split_conv1d_scan_combined=split_conv1d_scan_combined)
 
 
 def split_conv1d_scan_combined(

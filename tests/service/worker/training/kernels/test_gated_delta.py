@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from plimsoll.planners.families import traits
 from plimsoll.service.worker.recording.ledger import Ledger
 from plimsoll.service.worker.recording.patches import traceable_torch
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD, StorageTracker
@@ -87,7 +88,7 @@ def test_transformers_code_calls_them_within_a_trace_alone():
     from transformers.models.qwen3_next import modeling_qwen3_next as modeling
 
     in_loops = modeling.torch_chunk_gated_delta_rule
-    with gated_delta_kernels("qwen3_next"):
+    with gated_delta_kernels(traits("qwen3_next").tracing):
         assert modeling.torch_chunk_gated_delta_rule is chunk_gated_delta_rule
-    with gated_delta_kernels("llama"):
+    with gated_delta_kernels(traits("llama").tracing):
         assert modeling.torch_chunk_gated_delta_rule is in_loops

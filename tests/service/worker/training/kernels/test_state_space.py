@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from plimsoll.planners.families import describe_config
+from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.recording.ledger import Ledger
@@ -103,9 +103,9 @@ def test_transformers_code_calls_it_within_a_trace_alone():
     from transformers.models.granitemoehybrid import modeling_granitemoehybrid as modeling
 
     in_operations = modeling.mamba2_split_conv1d_scan_combined
-    with state_space_kernels("granitemoehybrid"):
+    with state_space_kernels(traits("granitemoehybrid").tracing):
         assert modeling.mamba2_split_conv1d_scan_combined is split_conv1d_scan_combined
-    with state_space_kernels("llama"):
+    with state_space_kernels(traits("llama").tracing):
         assert modeling.mamba2_split_conv1d_scan_combined is in_operations
 
 
