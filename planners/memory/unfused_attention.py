@@ -45,7 +45,8 @@ def save_operands(block: Block, saved: dict[str, float], element_bytes: int) -> 
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     for operation in attentions_of(block):
         value = operation.inputs[-1]
-        saved[value] += unrotated_bytes(block, operation, element_bytes) / widths[value]
+        if widths[value]:  # none where a layer attends to another one's values (Gemma 3n)
+            saved[value] += unrotated_bytes(block, operation, element_bytes) / widths[value]
 
 
 def unrotated_bytes(block: Block, attention: Operation, element_bytes: int) -> int:

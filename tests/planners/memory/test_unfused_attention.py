@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.layouts.candidates import SELECTIVE
 from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.layer_events import live_at_attention, live_at_plain_softmax
 from plimsoll.planners.memory.selective import selectively_saved_bytes
-from plimsoll.planners.memory.unfused_attention import lacks_kernel, unrotated_bytes
+from plimsoll.planners.memory.unfused_attention import lacks_kernel, save_operands, unrotated_bytes
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama
@@ -94,3 +96,14 @@ def test_scores_are_kept_where_other_modules_alone_are_recomputed():
     )  # fmt: skip
     # 4 heads, the mask, and of each token keys and values for every head and no statistics.
     assert eager - flash == 1020**2 * (4 * (4 + 2) + 1) + 1020 * (2 * 2 * 32 - 4 * 4)
+
+
+def test_layers_that_attend_to_another_one_s_values_keep_none_of_their_own():
+    model = "google/gemma-3n-E2B"
+    layers = describe_config(dict(catalogue().model(model).config), name=model).layers
+    saved = [dict.fromkeys((tensor.name for tensor in block.tensors), 0.0) for block in layers]
+    for block, own in zip(layers, saved, strict=True):
+        save_operands(block, own, 2)
+    empty = [tensor.name for tensor in layers[-1].tensors if not tensor.width]
+    assert empty
+    assert not any(saved[-1][name] for name in empty)
