@@ -8,13 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates
-from plimsoll.planners.layouts.stages import all_stages
-from plimsoll.planners.memory.activation_offload import left_on_device
-from plimsoll.planners.memory.activity import activity
-from plimsoll.planners.memory.companions import with_companions
-from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.programs.choice import OUTSIDE_STEPS, prepared
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, REDUCED
@@ -106,19 +99,6 @@ class Replay:
         yield from (self.block_bytes for _ in range(whole))
         if rest:
             yield rest
-
-
-def question_of(layouts: Candidates, job: Job) -> Question:
-    """Return what the programs of a list of layouts are asked, of every stage."""
-    rule, schedule = job.profile.can.stage_rule, job.pipeline_schedule
-    rows = all_stages(layouts, job.model, job.global_batch_size, rule=rule, schedule=schedule)
-    return Question(
-        layouts=layouts,
-        rows=rows,
-        job=job,
-        held=with_companions(holdings(layouts, rows, job), layouts, job),
-        active=left_on_device(activity(layouts, rows, job), layouts, job),
-    )
 
 
 def reserved_by_events(asked: Question, row: int, *, block_bytes: int, expandable_segments: bool) -> int:

@@ -8,9 +8,10 @@ import numpy as np
 
 from benchmarks.accuracy.peak_memory.cases import MemoryCase
 from benchmarks.random_plans.planning import _candidates
-from benchmarks.reserved_memory.planned_events import question_of, reserved_by_events
+from benchmarks.reserved_memory.planned_events import reserved_by_events
 from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.choice import prepared
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.programs.stream_pools import stream_peaks
 from plimsoll.planners.plans import Memory
 from plimsoll.planners.search.able import jobs_of

@@ -7,13 +7,13 @@ the fullest node, so that times the node's GPUs they are what the node needs.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows
-from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.holdings import Holdings, has_gathering
 from plimsoll.planners.memory.programs.outside_steps import evaluation_instants
 from plimsoll.planners.memory.programs.question import Question
@@ -37,16 +37,9 @@ EVALUATION_REASONS = {
 }
 
 
-def spikes_of(
-    layouts: Candidates,
-    index: int,
-    rows: StageRows,
-    row: int,
-    job: Job,
-    held: Holdings,
-    active: Activity,
-) -> tuple[Spike, ...]:
+def spikes_of(asked: Question, index: int, row: int) -> tuple[Spike, ...]:
     """Return the events outside one layout's step on one stage; device bytes are the allocator's live tensors."""
+    layouts, rows, job, held = asked.layouts, asked.rows, asked.job, asked.held
     parameters, optimizer = (_at_stage(values, rows, row, index) for values in (held.parameters, held.optimizer))
     is_sharded = bool(_are_sharded(layouts, job)[index])
     loading, saving = _way_of_loading(job, is_sharded=is_sharded), job.profile.outside_step.checkpoint
@@ -67,12 +60,12 @@ def spikes_of(
     ]
     if job.evaluation is not None:
         # Activations that wait on the host are not asked for: an evaluation keeps none.
-        asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=active)
+        made = replace(asked, active=asked.made)
         spikes.append(
             Spike(
                 name=EVALUATION,
                 device_bytes=max(
-                    int(_at_stage(each.total, rows, row, index)) for each in evaluation_instants(asked, job.evaluation)
+                    int(_at_stage(each.total, rows, row, index)) for each in evaluation_instants(made, job.evaluation)
                 ),
                 host_bytes=0,
                 reason=EVALUATION_REASONS[job.evaluation.keeps_logits],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,17 +11,13 @@ from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
-from plimsoll.planners.layouts.stages import StageRows, all_stages, deciding_stages, held_chunks
-from plimsoll.planners.memory.activation_offload import left_on_device
-from plimsoll.planners.memory.activity import Activity, activity
-from plimsoll.planners.memory.companions import with_companions
-from plimsoll.planners.memory.holdings import Holdings, holdings
+from plimsoll.planners.layouts.stages import StageRows, deciding_stages, held_chunks
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.chunks import goes_round_once
-from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
@@ -54,14 +49,12 @@ class Needs:
 class Account:
     """Every stage of one layout: its events, and whole bytes beside what they allocate, by stage.
 
-    `layers` are the numbers of each stage's layers, lowest first. `held` and `active` are what the programs of all
-    layouts were made of. `needs` are those of all layouts.
+    `layers` are the numbers of each stage's layers, lowest first. `asked` is what the programs of all layouts were made
+    of. `needs` are those of all layouts.
     """
 
-    rows: StageRows
+    asked: Question
     layers: tuple[tuple[int, ...], ...]
-    held: Holdings
-    active: Activity
     events: tuple[Events, ...]
     fragmentation: FloatArray
     runtime: FloatArray
@@ -77,13 +70,10 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def needs_of(layouts: Candidates, job: Job) -> Needs:
     """Return each layout's peak on its worst stage, and what its fullest node's host needs."""
-    rows = _stages(deciding_stages, layouts, job)
-    held = with_companions(holdings(layouts, rows, job), layouts, job)
-    whole = activity(layouts, rows, job)
-    host = host_bytes(held, whole, layouts, rows, job)
-    active = left_on_device(whole, layouts, job)
-    pools = stream_peaks(prepared(Question(layouts=layouts, rows=rows, job=job, held=held, active=active)), job)
-    peaks = np.broadcast_to(_peaks(pools, layouts, rows, job), layouts.shape)
+    asked = question_of(layouts, job, deciding_stages)
+    host = host_bytes(asked.held, asked.made, layouts, asked.rows, job)
+    pools = stream_peaks(prepared(asked), job)
+    peaks = np.broadcast_to(_peaks(pools, layouts, asked.rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
 
 
@@ -94,9 +84,8 @@ def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
     unlike layers are recomputed, the micro-batch at work is left out. A pipeline that gathers weights once has sums of
     all gradients as it differentiates its last micro-batch, unless it lets its chunks' go one by one.
     """
-    rows, weights = _stages(deciding_stages, layouts, job), job.profile.weights
-    held = holdings(layouts, rows, job)
-    active = left_on_device(activity(layouts, rows, job), layouts, job)
+    asked, weights = question_of(layouts, job, deciding_stages), job.profile.weights
+    rows, held, active = asked.rows, asked.held, asked.active
     is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(active.layers) == 1)
     others = np.maximum(rows.in_flight - 1.0, 0.0) * active.stage
     least = others + np.where(is_known, active.stage, 0.0) + active.logits
@@ -136,7 +125,7 @@ def memory_and_needs(
     host = node_host(account.needs.gpus_on_node, hardware)
     spikes: tuple[Spike, ...] = derived.part(
         "plan.memory.spikes",
-        lambda: spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active),
+        lambda: spikes_of(account.asked, index, worst.stage),
         otherwise=(),
     )
     memory = Memory(
@@ -183,12 +172,6 @@ def excess(needs: Needs, hardware: Hardware) -> FloatArray:
     return np.maximum(needs.peaks / hardware.limit_bytes, 1.0) * np.maximum(on_host, 1.0)
 
 
-def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> StageRows:
-    return stages(
-        layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule, schedule=job.pipeline_schedule
-    )
-
-
 def _needs(peaks: FloatArray, host: FloatArray, layouts: Candidates, job: Job) -> Needs:
     """Return the needs of layouts whose stages, the first axis, keep so much on the host for each of their GPUs."""
     gpus = gpus_on_node(layouts, job)
@@ -232,27 +215,22 @@ def _runtime(layouts: Candidates, job: Job) -> FloatArray:
 
 def _account(layouts: Candidates, index: int, job: Job) -> Account:
     """Return every stage's worst event of one of the layouts; of equals the earlier."""
-    rows = _stages(all_stages, layouts, job)
-    shape = rows.stage.shape
-    held = with_companions(holdings(layouts, rows, job), layouts, job)
-    active = activity(layouts, rows, job)
-    asked = Question(layouts=layouts, rows=rows, job=job, held=held, active=left_on_device(active, layouts, job))
+    asked = question_of(layouts, job)
+    rows, shape = asked.rows, asked.rows.stage.shape
     programs = prepared(asked)
     reserved, runtime = _reserved(stream_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
-    host = host_bytes(held, active, layouts, rows, job)
+    host = host_bytes(asked.held, asked.made, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
     events = tuple(events_of(programs, row, index) for row in range(len(stages)))
     allocated = np.array([of_stage.largest.total for of_stage in events])
     return Account(
-        rows=rows,
+        asked=asked,
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
-        held=held,
-        active=active,
         events=events,
         fragmentation=reserved[:, index] - allocated,
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
-        nvme=np.broadcast_to(np.ceil(placed(held, layouts, job).nvme), shape)[:, index],
+        nvme=np.broadcast_to(np.ceil(placed(asked.held, layouts, job).nvme), shape)[:, index],
         needs=_needs(reserved.max(axis=0) + runtime, host, layouts, job),
     )
 
@@ -276,10 +254,10 @@ def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> S
         fragmentation=int(account.fragmentation[row]),
         runtime=int(account.runtime[row]),
     )
-    first = int(account.rows.first_layer[row, index])
+    first = int(account.asked.rows.first_layer[row, index])
     return StageMemory(
-        stage=int(account.rows.stage[row, index]),
-        layers=(first, first + int(account.rows.layers[row, index]) - 1),
+        stage=int(account.asked.rows.stage[row, index]),
+        layers=(first, first + int(account.asked.rows.layers[row, index]) - 1),
         peak_bytes=items.total_bytes,
         phase=worst.phase,
         items=items,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.memory.programs.choice import events_of, prepared
-from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.steps.events import Event
 from plimsoll.planners.memory.steps.step import ITEMS
 from plimsoll.planners.plans import Memory, Step

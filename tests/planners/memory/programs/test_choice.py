@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.random_plans.files import SETS
 from benchmarks.random_plans.planning import _candidates, read_request
-from benchmarks.reserved_memory.planned_events import each_by_itself, question_of
+from benchmarks.reserved_memory.planned_events import each_by_itself
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.programs.choice import (
     OUTSIDE_STEPS,
@@ -19,6 +19,7 @@ from plimsoll.planners.memory.programs.choice import (
     programs_of,
     stage_peaks,
 )
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of

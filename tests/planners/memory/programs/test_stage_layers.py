@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.layouts.candidates import FULL, candidates_from_rows
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.on_rank import LayerOnRank
 from plimsoll.planners.questions import Lora

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from benchmarks.reserved_memory.planned_events import question_of
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import MIB
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.programs.choice import events_of, pool_peaks, prepared, stage_peaks
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, POOLS, REDUCED, stream_peaks
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from tests.planners.factories import small_llama, small_mixtral

@@ -8,11 +8,7 @@ import pytest
 from benchmarks.reserved_memory.planned_events import each_by_itself
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import FULL, NONE, candidates_from_rows
-from plimsoll.planners.layouts.stages import all_stages
-from plimsoll.planners.memory.activity import activity
-from plimsoll.planners.memory.holdings import holdings
-from plimsoll.planners.memory.peak import _stages
-from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
 from plimsoll.planners.memory.steps.layers import Part
@@ -41,9 +37,7 @@ def _asked(*layouts, model=None, micro_batches=1, profile=None, **training):
     )
     job = training_job(asked, profile or load_profile("deepspeed"))
     candidates = candidates_from_rows(list(layouts))
-    rows = _stages(all_stages, candidates, job)
-    held, active = holdings(candidates, rows, job), activity(candidates, rows, job)
-    return Question(layouts=candidates, rows=rows, job=job, held=held, active=active)
+    return question_of(candidates, job)
 
 
 def _stage(zero_stage, *, gpus=2, offload=0, **asked):
