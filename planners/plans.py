@@ -15,7 +15,8 @@ from typing import Any
 class Layout:
     """How the work is divided: gpus = data x tensor x pipeline x context.
 
-    `recompute_layers` are those of each stage that full recompute covers, None for all.
+    `recompute_layers` are those of each stage that full recompute covers, None for all. `pipeline_layout` says how a
+    pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
     """
 
     framework: str
@@ -38,6 +39,7 @@ class Layout:
     activation_offload: bool
     fused_cross_entropy: bool
     pipeline_schedule: str = "1f1b"
+    pipeline_layout: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

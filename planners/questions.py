@@ -44,6 +44,8 @@ class LayoutRequest:
     states, 2 gradients too, 3 parameters too. `pipeline_schedule` is `1f1b` (with
     virtual stages its interleaved form), `gpipe` (all forward passes first) or
     `pipedream` (no flush, a version of the weights for each micro-batch in flight).
+    `pipeline_layout` is how a pipeline's blocks are divided among its stages
+    (`planners/jobs/pipeline_layouts.py`).
     """
 
     data_parallel: int | None = None
@@ -58,6 +60,7 @@ class LayoutRequest:
     offload: str | None = None
     offload_target: str | None = None
     pipeline_schedule: str | None = None
+    pipeline_layout: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

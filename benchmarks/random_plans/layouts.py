@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.random_plans.models import Wanted, drawn_config
 from benchmarks.random_plans.themes import Theme
 from plimsoll.planners.families import traits
+from plimsoll.planners.jobs.pipeline_layouts import EVEN
 from plimsoll.planners.stacks.profile import Profile, load_profile
 from plimsoll.planners.stacks.records import Capabilities
 from plimsoll.service.worker.jobs.job import FP8_MIXED
@@ -37,7 +38,7 @@ def drawn_request(random: Random, theme: Theme) -> dict[str, Any]:
     kernels = theme.kernels or _kernels(random, profile)
     can = load_profile(profile.name, kernels).can
     degrees = _degrees(random, theme, profile)
-    layers = _layers(random, degrees, is_even=can.even_stages)
+    layers = _layers(random, degrees, is_even=can.pipeline_layouts[0] == EVEN)
     config = drawn_config(random, _wanted(theme, profile, degrees, layers))
     layout = degrees | _sharding(random, theme, can, degrees)
     micro_batch = random.choice(MICRO_BATCH_SIZES)

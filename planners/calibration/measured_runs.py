@@ -31,7 +31,8 @@ class MeasuredRun:
 def observed_run(run: MeasuredRun) -> Observation:
     """Return the run's step as an observation; its estimate is the planner's for that one layout."""
     layouts = layout_as_candidates(run.layout)
-    job = training_job(run.question, load_profile(run.layout.framework))
+    divided = replace(run.question.layout, pipeline_layout=run.layout.pipeline_layout)
+    job = training_job(replace(run.question, layout=divided), load_profile(run.layout.framework))
     shipped = load_efficiency(run.layout.framework, run.question.hardware.gpu.id)
     peaks = np.array(peak_bytes(layouts, job), dtype=np.float64)
 

@@ -13,6 +13,7 @@ from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
 from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind
+from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_layouts
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, load_profile
 from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
@@ -53,6 +54,7 @@ class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
     `limit_bytes` is what one device offers; the host is that of the `gpus_per_node` devices of a node.
+    `pipeline_layouts` are the ways in which pipelines may be divided, which layouts have by their places.
     """
 
     model: ModelSpec
@@ -73,6 +75,7 @@ class Job:
     gpus_per_node: int
     offload_target: str
     pipeline_schedule: str
+    pipeline_layouts: tuple[PipelineLayout, ...]
     kernels: str | None
     evaluation: Evaluation | None
     companions: tuple[CompanionJob, ...]
@@ -153,6 +156,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         gpus_per_node=question.hardware.gpus_per_node,
         offload_target=question.layout.offload_target or CPU,
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
+        pipeline_layouts=pipeline_layouts(question.layout.pipeline_layout, profile.can.pipeline_layouts, model),
         kernels=question.kernels,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),

@@ -38,7 +38,8 @@ ALL_LAYERS = -1
 class Candidates:
     """Layouts as arrays that broadcast to one shape: (layouts,) for a list, (.., meshes) for a grid.
 
-    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`;
+    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`, `pipeline_layout` the ways in which the job's
+    pipelines may be divided (`Job.pipeline_layouts`);
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
     for all of them. `kept` holds what was worked out of these layouts already (`once`).
     """
@@ -47,6 +48,7 @@ class Candidates:
     tensor_parallel: IntArray
     pipeline_parallel: IntArray
     virtual_pipeline: IntArray
+    pipeline_layout: IntArray
     context_parallel: IntArray
     expert_parallel: IntArray
     sequence_parallel: BoolArray
@@ -86,9 +88,16 @@ class Candidates:
         return Candidates(**{name: getattr(self, name)[index] for name in COLUMNS})
 
     def layout(
-        self, index: int, *, framework: str, global_batch_size: int, offload_target: str, pipeline_schedule: str
+        self,
+        index: int,
+        *,
+        framework: str,
+        global_batch_size: int,
+        offload_target: str,
+        pipeline_schedule: str,
+        pipeline_layout: str | None = None,
     ) -> Layout:
-        """Return one layout as clients receive it."""
+        """Return one layout as clients receive it; `pipeline_layout` is how its stages are told."""
         full_layers = int(self.full_layers[index])
         return Layout(
             framework=framework,
@@ -111,6 +120,7 @@ class Candidates:
             activation_offload=bool(self.activation_offload[index]),
             fused_cross_entropy=bool(self.fused_cross_entropy[index]),
             pipeline_schedule=pipeline_schedule,
+            pipeline_layout=pipeline_layout,
         )
 
 
@@ -172,6 +182,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "tensor_parallel": 1,
         "pipeline_parallel": 1,
         "virtual_pipeline": 1,
+        "pipeline_layout": 0,
         "context_parallel": 1,
         "expert_parallel": 1,
         "sequence_parallel": False,
@@ -197,10 +208,13 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
 
 def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
     """Return the layout at `index` of a list of a job's layouts, as clients receive it."""
+    degree, chunks = int(layouts.pipeline_parallel[index]), int(layouts.virtual_pipeline[index])
+    way = job.pipeline_layouts[int(layouts.pipeline_layout[index])]
     return layouts.layout(
         index,
         framework=job.profile.name,
         global_batch_size=job.global_batch_size,
         offload_target=job.offload_target,
         pipeline_schedule=job.pipeline_schedule,
+        pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
     )

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import Division, PipelineLayout
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.distinct import distinct
 
-# Pipelines of some hundred models, a few dozen degrees each.
-MOST_KEPT_DEGREES = 4096
+# Pipelines of some hundred models, a few dozen degrees each, divided in a few ways.
+MOST_KEPT_PIPELINES = 8192
 MOST_KEPT_MODELS = 256
 
 
@@ -34,15 +36,14 @@ MOST_KEPT_MODELS = 256
 class StageRows:
     """The stages whose memory is asked for, along a first axis before those of the layouts.
 
-    A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers that
-    `chunk_layers` deals to a stage, and `layers_of_run` those of each of the model's runs of like ones (`model_runs`);
-    `first_layer` is the first one, were they one run.
+    A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers of
+    each of the model's kinds that a stage has in all its chunks, and `layers_of_run` those of each of the model's runs
+    of like ones (`model_runs`); `in_flight` is how many micro-batches' worth of them wait at once.
     `pipelines` are the ones that differ, with the stages of each that are rows, [row, pipeline].
     """
 
     pipelines: Pipelines
     stage: IntArray
-    first_layer: IntArray
     layers: IntArray
     layers_of_kind: tuple[IntArray, ...]
     layers_of_run: tuple[IntArray, ...]
@@ -51,89 +52,70 @@ class StageRows:
     in_flight: FloatArray
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline's degree, its chunks a stage, and how a model's blocks are divided among them."""
+
+    model: ByIdentity[ModelSpec]
+    degree: int
+    chunks: int
+    way: PipelineLayout
+
+    @property
+    def division(self) -> Division:
+        """Return the blocks of its virtual stages; of a way that it cannot be divided in, which a rule forbids, any."""
+        model = self.model.value
+        found = self.way.division(model, self.degree, self.chunks)
+        if found is None:
+            stages = self.degree * self.chunks
+            each, rest = divmod(model.num_layers, stages)
+            found = Division(layers=tuple(each + (stage < rest) for stage in range(stages)), head=stages - 1)
+        return found
+
+    def held(self, stage: int) -> tuple[range, ...]:
+        """Return the layers of each chunk of one stage, in the order in which a micro-batch passes them.
+
+        Chunks go through all stages in turn: chunk c of stage i is virtual stage c·p + i. Source: Megatron-LM,
+        megatron/core/transformer/transformer_layer.py, get_transformer_layer_offset; Narayanan et al. 2021,
+        section 2.2, arXiv:2104.04473.
+        """
+        layers = self.division.layers
+        ends = tuple(itertools.accumulate(layers))
+        own = range(stage, len(layers), self.degree)
+        return tuple(range(ends[turn] - layers[turn], ends[turn]) for turn in own)
+
+    def span(self, stage: int) -> tuple[int, int]:
+        """Return the first and last layer of a stage, those of several chunks counted as if they were one run."""
+        before, own = (
+            sum(sum(self.division.layers[number :: self.degree]) for number in numbers)
+            for numbers in (range(stage), (stage,))
+        )
+        return before, before + own - 1
+
+    def has_head(self, stage: int) -> bool:
+        """Return whether a stage has the last norm and the head."""
+        return self.division.head % self.degree == stage
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelines:
-    """Pipelines that differ in `degrees` or `chunks` a stage, the stages asked for of each, [row, pipeline].
+    """Pipelines that differ, the stages asked for of each, [row, pipeline].
 
     Each layout has one, at its `place` among them.
     """
 
-    degrees: IntArray
-    chunks: IntArray
+    different: tuple[Pipeline, ...]
     stages: IntArray
     place: IntArray
 
-    def of_tables(self, table: Callable[[int, int], npt.NDArray[Any]], *, axes: int) -> npt.NDArray[Any]:
+    def of_tables(self, table: Callable[[Pipeline], npt.NDArray[Any]], *, axes: int) -> npt.NDArray[Any]:
         """Return what each row has of its pipeline's table, [quantity, row, layout] with so many axes of layouts.
 
-        `table` gives one, [quantity, stage], by degree and chunks per stage.
+        `table` gives a pipeline's, [quantity, stage].
         """
-        every = zip(self.degrees.tolist(), self.chunks.tolist(), self.stages.T, strict=True)
-        of_rows = np.stack([table(degree, chunks)[:, stages] for degree, chunks, stages in every], axis=-1)
+        every = zip(self.different, self.stages.T, strict=True)
+        of_rows = np.stack([table(pipeline)[:, stages] for pipeline, stages in every], axis=-1)
         return of_rows.take(self.place.reshape(*(1,) * (axes - self.place.ndim), *self.place.shape), axis=-1)
-
-
-def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) -> tuple[IntArray, IntArray]:
-    """Return the first layer and the number of layers of each stage.
-
-    What does not divide goes one each to the stages after the first, which has
-    the embedding and the most micro-batches to keep already.
-    """
-    base, extra = np.divmod(num_layers, pipeline_parallel)
-    first = stage * base + np.minimum(np.maximum(stage - 1, 0), extra)
-    count = base + ((stage >= 1) & (stage <= extra))
-    return first, count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DealtStages:
-    """Blocks dealt out by their matrices: layers of each stage, the head's stage, and how many stages got a block."""
-
-    layers: tuple[int, ...]
-    head: int
-    reached: int
-
-
-def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> DealtStages:
-    """Return the stages of a pipeline whose blocks are dealt out by their matrices.
-
-    A stage takes blocks until it has its share of all products, the block
-    that reaches it included, and so stages can be left with nothing. Only layers and
-    the head cost; the embedding stands first, the last norm before the head, the
-    cast of the logits and the loss behind it. Source: nanotron, `build_model` of
-    models/base.py, which weighs a layer by its matrices and the head by
-    vocabulary x hidden size; the blocks of models/llama.py. It reads as if a share had to be exceeded; in the
-    published runs whose shares end with a layer, 10 of 20 blocks' worth and 5 of 20, the first stage has 10 layers
-    and 5, by their memory and by their time.
-    """
-    return _compute_weighted_stages(ByIdentity(model), pipeline_parallel)
-
-
-# Of blocks that cost nothing, by where they stand (nanotron, models/llama.py).
-EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _compute_weighted_stages(same: ByIdentity[ModelSpec], pipeline_parallel: int) -> DealtStages:
-    model = same.value
-    layers = [0.0] * model.num_layers
-    for block in model.layers:
-        for layer in block.layers:
-            layers[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
-    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
-    costs = [0.0] * EMBEDDINGS + layers + [0.0] * LAST_NORMS + [head] + [0.0] * BEHIND_HEAD
-    whole, stages, stage, done = sum(costs), [], 0, 0.0
-    for cost in costs:
-        stages.append(stage)
-        done += cost
-        if done * pipeline_parallel >= whole * (stage + 1) and stage < pipeline_parallel - 1:
-            stage += 1
-    of_layers = stages[EMBEDDINGS : EMBEDDINGS + model.num_layers]
-    return DealtStages(
-        layers=tuple(of_layers.count(each) for each in range(pipeline_parallel)),
-        head=stages[-1 - BEHIND_HEAD],
-        reached=stages[-1] + 1,
-    )
 
 
 def micro_batches_in_flight(
@@ -155,88 +137,129 @@ def micro_batches_in_flight(
     return in_flight
 
 
-def deciding_stages(
-    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
-) -> StageRows:
-    """Return the stages that can be the worst: the head's, and those that no earlier one has as many layers as.
+def deciding_stages(layouts: Candidates, job: Job) -> StageRows:
+    """Return the stages that can need the most: the head's, and those that no earlier one has as many layers as.
 
     An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
     alike those are the first, and the second where it has more layers.
     """
-    degrees, chunks, place = _pipelines(layouts)
-    deciding = [
-        _deciding(ByIdentity(model), degree, several, rule)
-        for degree, several in zip(degrees.tolist(), chunks.tolist(), strict=True)
-    ]
+    different, place = pipelines_of(layouts, job)
+    deciding = [_deciding(pipeline) for pipeline in different]
     most = max(len(stages) for stages in deciding)
     # The first stage stands in for those that a shorter list lacks.
     stages = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
-    pipelines = Pipelines(degrees=degrees, chunks=chunks, stages=stages, place=place)
-    return _rows(layouts, pipelines, model, global_batch_size, rule, schedule)
+    return _rows(layouts, Pipelines(different=different, stages=stages, place=place), job)
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _deciding(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
-    """Return the stages of one pipeline that can be the worst, in their order."""
-    held = _held(same, pipeline_parallel, virtual_pipeline, rule)
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _deciding(pipeline: Pipeline) -> tuple[int, ...]:
+    """Return the stages of one pipeline that can need the most, in their order."""
+    held = stage_blocks(pipeline)
     layers = held.layers_of_kind
     kept: list[int] = []
-    for stage in range(pipeline_parallel):
+    for stage in range(pipeline.degree):
         if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
             kept.append(stage)
     return tuple(sorted({*kept, *np.flatnonzero(held.has_head).tolist()}))
 
 
-def all_stages(
-    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
-) -> StageRows:
+def all_stages(layouts: Candidates, job: Job) -> StageRows:
     """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
-    degrees, chunks, place = _pipelines(layouts)
+    different, place = pipelines_of(layouts, job)
+    degrees = np.array([pipeline.degree for pipeline in different])
     stages = np.minimum(np.arange(degrees.max()).reshape(-1, 1), degrees - 1)
-    pipelines = Pipelines(degrees=degrees, chunks=chunks, stages=stages, place=place)
-    return _rows(layouts, pipelines, model, global_batch_size, rule, schedule)
+    return _rows(layouts, Pipelines(different=different, stages=stages, place=place), job)
 
 
-def _pipelines(layouts: Candidates) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the pipelines' degrees and chunks a stage, and which of them each layout has."""
-    most = int(layouts.virtual_pipeline.max())
-    keys, place = distinct((layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1)
-    return keys // most + 1, keys % most + 1, place
-
-
-def _rows(
-    layouts: Candidates, pipelines: Pipelines, model: ModelSpec, global_batch_size: int, rule: str, schedule: str
-) -> StageRows:
-    same = ByIdentity(model)
-    tables = pipelines.of_tables(lambda *pipeline: _held(same, *pipeline, rule).table, axes=len(layouts.shape))
-    stage, first_layer, layers, has_head, *counts = tables
-    runs = len(model_runs(same))
-    in_flight = micro_batches_in_flight(
-        layouts.pipeline_parallel,
-        layouts.virtual_pipeline,
-        stage,
-        layouts.micro_batches(global_batch_size),
-        schedule=schedule,
+@once
+def pipelines_of(layouts: Candidates, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
+    """Return the layouts' pipelines that differ, and which of them each layout has."""
+    most, ways = int(layouts.virtual_pipeline.max()), len(job.pipeline_layouts)
+    chunked = (layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1
+    keys, place = distinct(chunked * ways + layouts.pipeline_layout)
+    same = ByIdentity(job.model)
+    different = tuple(
+        Pipeline(same, key // ways // most + 1, key // ways % most + 1, job.pipeline_layouts[key % ways])
+        for key in keys.tolist()
     )
+    return different, place
+
+
+def pipeline_of(layouts: Candidates, index: int, job: Job) -> Pipeline:
+    """Return the pipeline of one of a list of layouts."""
+    return Pipeline(
+        ByIdentity(job.model),
+        int(layouts.pipeline_parallel[index]),
+        int(layouts.virtual_pipeline[index]),
+        job.pipeline_layouts[int(layouts.pipeline_layout[index])],
+    )
+
+
+def _rows(layouts: Candidates, pipelines: Pipelines, job: Job) -> StageRows:
+    tables = pipelines.of_tables(lambda pipeline: stage_blocks(pipeline).table, axes=len(layouts.shape))
+    stage, layers, has_head, *counts = tables
+    runs = len(model_runs(ByIdentity(job.model)))
     return StageRows(
         pipelines=pipelines,
         stage=stage,
-        first_layer=first_layer,
         layers=layers,
         layers_of_kind=tuple(counts[runs:]),
         layers_of_run=tuple(counts[:runs]),
         has_embedding=stage == 0,
         has_head=has_head > 0,
-        in_flight=in_flight,
+        in_flight=_in_flight(layouts, pipelines, stage, job),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """What all stages of a pipeline hold of a model, as in `StageRows`.
+def _in_flight(layouts: Candidates, pipelines: Pipelines, stage: IntArray, job: Job) -> FloatArray:
+    """Return how many micro-batches' worth of their layers stages keep, those of unlike chunks weighed."""
+    in_flight = micro_batches_in_flight(
+        layouts.pipeline_parallel,
+        layouts.virtual_pipeline,
+        stage,
+        layouts.micro_batches(job.global_batch_size),
+        schedule=job.pipeline_schedule,
+    )
+    if not any(_has_unlike_chunks(pipeline) for pipeline in pipelines.different):
+        return in_flight
+    waiting = np.rint(in_flight * layouts.virtual_pipeline).astype(np.int64)
+    most = int(layouts.virtual_pipeline.max())
+    shares = pipelines.of_tables(lambda pipeline: _chunk_shares(pipeline, most), axes=len(layouts.shape))
+    # Forward passes go through a chunk by as many micro-batches as there are stages, then through the next.
+    rounds, rest = np.divmod(waiting, layouts.pipeline_parallel * layouts.virtual_pipeline)
+    weighed = sum(
+        share
+        * (
+            rounds * layouts.pipeline_parallel
+            + np.clip(rest - chunk * layouts.pipeline_parallel, 0, layouts.pipeline_parallel)
+        )
+        for chunk, share in enumerate(shares)
+    )
+    result: FloatArray = np.where(layouts.virtual_pipeline > 1, weighed, in_flight)
+    return result
 
-    `table` has, by stage, its number, first layer and layers, whether it has the head, and its layers of each run and
-    of each kind.
+
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _has_unlike_chunks(pipeline: Pipeline) -> bool:
+    """Return whether any stage has chunks of unlike numbers of layers."""
+    layers, degree = pipeline.division.layers, pipeline.degree
+    return any(len({*layers[stage::degree]}) > 1 for stage in range(degree))
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _chunk_shares(pipeline: Pipeline, most: int) -> FloatArray:
+    """Return the part of a stage's layers that each of its chunks has, [chunk, stage], for so many chunks."""
+    layers = np.array(pipeline.division.layers, dtype=np.float64).reshape(pipeline.chunks, pipeline.degree)
+    shares = np.zeros((most, pipeline.degree))
+    shares[: pipeline.chunks] = layers / np.maximum(layers.sum(axis=0), 1.0)
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBlocks:
+    """What all stages of a pipeline hold of a model: layers of each kind, [stage, kind], and which has the head.
+
+    `table` has, by stage, its number, its layers, whether it has the head, and its layers of each run and of each kind.
     """
 
     layers_of_kind: IntArray
@@ -244,98 +267,43 @@ class _Held:
     table: IntArray
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _held(same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> _Held:
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def stage_blocks(pipeline: Pipeline) -> StageBlocks:
     """Return what each stage holds of the model in all its chunks."""
-    stage, pipeline, virtual = np.arange(pipeline_parallel), np.array(pipeline_parallel), np.array(virtual_pipeline)
-    runs = model_runs(same)
-    layers, of_run = np.zeros_like(stage), [np.zeros_like(stage) for _ in runs]
-    for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
-        layers += count
-        for counts, run in zip(of_run[:-1], runs, strict=False):
-            counts += np.minimum(first + count, run.layers.stop) - np.minimum(first, run.layers.stop)
-    # So many layers are below the end of each run, and all below that of the last.
-    of_run[-1] = layers
-    of_run = [of_run[0], *(counts - below for below, counts in itertools.pairwise(of_run))]
-    of_kind = [np.zeros_like(stage) for _ in same.value.layers]
-    for counts, run in zip(of_run, runs, strict=True):
-        of_kind[run.kind] += counts
-    first_layer = _dealt(same.value, stage, pipeline, rule)[0]
-    has_head = stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline
-    return _Held(
-        layers_of_kind=np.stack(of_kind, axis=1),
+    model, runs = pipeline.model.value, model_runs(pipeline.model)
+    stages = range(pipeline.degree)
+    of_run = np.zeros((len(runs), pipeline.degree), dtype=np.int64)
+    for stage in stages:
+        for chunk in pipeline.held(stage):
+            for number, run in enumerate(runs):
+                of_run[number, stage] += overlap(chunk, run.layers)
+    of_kind = np.zeros((len(model.layers), pipeline.degree), dtype=np.int64)
+    for number, run in enumerate(runs):
+        of_kind[run.kind] += of_run[number]
+    has_head = np.array([pipeline.has_head(stage) for stage in stages])
+    return StageBlocks(
+        layers_of_kind=of_kind.T,
         has_head=has_head,
-        table=np.stack([stage, first_layer, layers, has_head, *of_run, *of_kind]),
+        table=np.stack([np.array(stages), of_run.sum(axis=0), has_head, *of_run, *of_kind]),
     )
 
 
-def chunk_layers(
-    model: ModelSpec, stage: IntArray, pipeline: IntArray, virtual: IntArray, *, rule: str = "by_layers"
-) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield the first layer and the number of layers of each stage's first chunk, then of its second, and so on.
-
-    Chunks go through all stages in turn: chunk c of stage i is the stage c·p + i of a pipeline of p·v stages. Source:
-    Megatron-LM, megatron/core/transformer/transformer_layer.py, get_transformer_layer_offset; Narayanan et al. 2021,
-    section 2.2, arXiv:2104.04473. A chunk that a stage of fewer lacks has no layers.
-    """
-    for chunk in range(int(virtual.max())):
-        turn = np.minimum(chunk, virtual - 1) * pipeline + stage
-        first, count, _ = _dealt(model, turn, pipeline * virtual, rule)
-        yield first, np.where(chunk < virtual, count, 0)
+def overlap(some: range, others: range) -> int:
+    """Return how many numbers two runs have in common."""
+    return max(min(some.stop, others.stop) - max(some.start, others.start), 0)
 
 
-def held_chunks(
-    model: ModelSpec, stage: int, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
-) -> tuple[range, ...]:
-    """Return the layers of each chunk of one stage, in the order in which a micro-batch passes them."""
-    one = (np.array([number]) for number in (stage, pipeline_parallel, virtual_pipeline))
-    return tuple(
-        range(int(first[0]), int(first[0] + count[0])) for first, count in chunk_layers(model, *one, rule=rule)
-    )
-
-
-def distinct_stages(
-    model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
-) -> tuple[int, ...]:
+def distinct_stages(pipeline: Pipeline) -> tuple[int, ...]:
     """Return the first of each class of equal stages: the same kinds of layers in every chunk, embedding and head.
 
     Of equal stages the first keeps the most micro-batches.
     """
-    kinds = {layer: kind for kind, block in enumerate(model.layers) for layer in block.layers}
-    has_head = _held(ByIdentity(model), pipeline_parallel, virtual_pipeline, rule).has_head
+    kinds = {layer: kind for kind, block in enumerate(pipeline.model.value.layers) for layer in block.layers}
     firsts: dict[object, int] = {}
-    for stage in range(pipeline_parallel):
-        chunks = held_chunks(model, stage, pipeline_parallel, virtual_pipeline, rule=rule)
-        held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in chunks)
-        firsts.setdefault((held, stage == 0, bool(has_head[stage])), stage)
+    for stage in range(pipeline.degree):
+        held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in pipeline.held(stage))
+        firsts.setdefault((held, stage == 0, pipeline.has_head(stage)), stage)
     return tuple(firsts.values())
-
-
-def _dealt(model: ModelSpec, stage: IntArray, pipeline: IntArray, rule: str) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the first layer and the number of layers of each stage, and which stage of its pipeline has the head."""
-    if rule == "by_compute":
-        first, count = _weighted_layers(pipeline, stage, model)
-        return first, count, _table(pipeline, lambda degree: compute_weighted_stages(model, degree).head)
-    first, count = stage_layers(pipeline, stage, model.num_layers)
-    return first, count, pipeline - 1
-
-
-def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> tuple[IntArray, IntArray]:
-    """Return the first layer and the number of layers of stages dealt out by their matrices."""
-    first, count = np.zeros_like(stage), np.zeros_like(stage)
-    for degree in np.unique(pipeline).tolist():
-        counts = np.array(compute_weighted_stages(model, degree).layers)
-        chosen = np.broadcast_to(pipeline == degree, stage.shape)
-        count[chosen] = counts[stage[chosen]]
-        first[chosen] = (np.cumsum(counts) - counts)[stage[chosen]]
-    return first, count
-
-
-def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
-    """Return a value of each pipeline degree, worked out once a degree."""
-    degrees, inverse = distinct(pipeline)
-    table: IntArray = np.array([value(degree) for degree in degrees.tolist()], dtype=np.int64)[inverse]
-    return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return what one micro-batch sends to the host on each layout's fullest stage; it comes back once."""
     if not layouts.activation_offload.any():
         return np.zeros(1)
-    rows = deciding_stages(layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
+    rows = deciding_stages(layouts, job)
     sent = _sent_bytes(activity(layouts, rows, job), layouts, rows, holdings(layouts, rows, job), job)
     return np.where(layouts.activation_offload, sent.max(axis=0), 0.0)
 

@@ -39,7 +39,7 @@ def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
     """Return what a rank holds with its companions' weights and states, which stand through the whole job."""
     for companion in job.companions:
         if companion.trainable:
-            own = holdings(layouts, all_stages(layouts, companion.job.model, job.global_batch_size), companion.job)
+            own = holdings(layouts, all_stages(layouts, companion.job), companion.job)
             held = replace(
                 held,
                 parameters=held.parameters + own.parameters,
@@ -82,7 +82,7 @@ def companion_forwards(layouts: Candidates, job: Job, held: Holdings) -> Iterato
     for companion in job.companions:
         own = companion.job
         # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
-        own_rows = all_stages(layouts, own.model, job.global_batch_size)
+        own_rows = all_stages(layouts, own)
         beside = activity(layouts, own_rows, own)
         live = [
             _at_layer(beside, layer, part, companion, tokens)
@@ -147,7 +147,7 @@ def companion_gathered_once(companion: CompanionJob, layouts: Candidates, job: J
     stays = has_gathering(layouts.zero_stage, job, "gathered_once") & np.bool_(job.profile.weights.gather_copies)
     if not stays.any() or companion.trainable:
         return NO_BYTES
-    rows = all_stages(layouts, companion.job.model, job.global_batch_size)
+    rows = all_stages(layouts, companion.job)
     return np.where(stays, _unit_bytes(companion, holdings(layouts, rows, companion.job), rows), 0.0)
 
 

@@ -11,7 +11,7 @@ from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
-from plimsoll.planners.layouts.stages import StageRows, deciding_stages, held_chunks
+from plimsoll.planners.layouts.stages import StageRows, deciding_stages, pipeline_of
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
@@ -242,8 +242,7 @@ def _at(values: FloatArray, index: int) -> int:
 
 def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[int, ...]:
     """Return the numbers of the layers of one stage of one of the layouts, lowest first."""
-    degrees = (int(layouts.pipeline_parallel[index]), int(layouts.virtual_pipeline[index]))
-    return tuple(chain.from_iterable(held_chunks(job.model, stage, *degrees, rule=job.profile.can.stage_rule)))
+    return tuple(chain.from_iterable(pipeline_of(layouts, index, job).held(stage)))
 
 
 def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> StageMemory:
@@ -254,10 +253,10 @@ def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> S
         fragmentation=int(account.fragmentation[row]),
         runtime=int(account.runtime[row]),
     )
-    first = int(account.asked.rows.first_layer[row, index])
+    stage = int(account.asked.rows.stage[row, index])
     return StageMemory(
-        stage=int(account.asked.rows.stage[row, index]),
-        layers=(first, first + int(account.asked.rows.layers[row, index]) - 1),
+        stage=stage,
+        layers=pipeline_of(account.asked.layouts, index, account.asked.job).span(stage),
         peak_bytes=items.total_bytes,
         phase=worst.phase,
         items=items,

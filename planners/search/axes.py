@@ -15,6 +15,7 @@ from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.search.bases import with_pipeline_layouts
 from plimsoll.planners.search.rules.fields import DEGREES
 from plimsoll.planners.stacks.records import Capabilities
 
@@ -93,7 +94,7 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     # A client's own number of layers is planned as it is.
     is_searched = question.recompute is None
     is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
-    degrees = {name: bases[name] for name in (*DEGREES, "micro_batch_size")}
+    degrees = {name: bases[name] for name in (*DEGREES, "pipeline_layout", "micro_batch_size")}
     return grid_of(
         Candidates(
             **degrees,
@@ -191,7 +192,8 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
 
 def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray]:
     """Return mesh shapes, and which repeat another with a smaller shard group."""
-    mesh = over_expert_degrees(_degrees(question, job, gpus), question, job)
+    degrees = with_pipeline_layouts(_degrees(question, job, gpus), job)
+    mesh = over_expert_degrees(degrees, question, job)
     groups = _shard_groups(question, job, mesh)
     # A group that is all replicas after all stands first already.
     is_new = groups != mesh["data_parallel"]

@@ -10,29 +10,34 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import worthwhile
 from plimsoll.planners.layouts.candidates import BoolArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import expert_degrees, replicas_form_groups
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.search.rules.pipelines import BLOCKS_BESIDE_LAYERS
 
 Bases = dict[str, IntArray]
 
 
 def every_base(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
-    """Return all bases of the GPU counts, one entry each, shard groups apart (`with_shard_groups`)."""
+    """Return all bases of the GPU counts, one entry each.
+
+    How a pipeline's blocks are divided (`with_stages`) and shard groups (`with_shard_groups`) are apart.
+    """
     request, can, layers = question.layout, job.profile.can, job.model.num_layers
     batch, most = question.global_batch_size, int(gpus.max())
     bases: Bases = {"gpus": gpus}
     tensor = _able(can.tensor_parallel, _tensor_degrees(job, most))
     bases = _times(bases, "tensor_parallel", _fixed_or(request.tensor_parallel, tensor))
     bases = _where(bases, bases["gpus"] % bases["tensor_parallel"] == 0)
-    pipeline = _able(can.pipeline_parallel, range(1, min(layers, most) + 1))
+    pipeline = _able(can.pipeline_parallel, range(1, min(layers + BLOCKS_BESIDE_LAYERS, most) + 1))
     bases = _times(bases, "pipeline_parallel", _fixed_or(request.pipeline_parallel, pipeline))
     per_stage = bases["gpus"] // bases["tensor_parallel"]
-    is_even = layers % bases["pipeline_parallel"] == 0
-    bases = _where(bases, (per_stage % bases["pipeline_parallel"] == 0) & (is_even | (not can.even_stages)))
+    bases = _where(bases, per_stage % bases["pipeline_parallel"] == 0)
     context = _able(can.context_parallel, _context_degrees(question, job, most))
     bases = _times(bases, "context_parallel", _fixed_or(request.context_parallel, context))
     ranks = bases["gpus"] // (bases["tensor_parallel"] * bases["pipeline_parallel"])
@@ -40,7 +45,7 @@ def every_base(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     is_asked = data == (request.data_parallel or data)
     divides = batch % np.maximum(data, 1) == 0
     bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
-    return _with_experts(_with_micro_batches(bases, question, job), question, job)
+    return _with_experts(_with_micro_batches(bases, question), question, job)
 
 
 def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
@@ -51,6 +56,26 @@ def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bas
     groups = sorted({group for replicas in distinct(data)[0].tolist() for group in divisors(replicas)})
     grouped = _times(bases, "shard_group", _fixed_or(fixed, groups))
     return _where(grouped, grouped["data_parallel"] % grouped["shard_group"] == 0)
+
+
+def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job) -> Bases:
+    """Return the bases with every way to divide their pipelines that is worth trying; none goes where there is no way.
+
+    A way that a client asked for stays with all of them: the rules tell where it cannot be.
+    """
+    if len(job.pipeline_layouts) == 1:
+        return {**bases, "pipeline_layout": np.zeros_like(bases["pipeline_parallel"])}
+    most, same = int(bases["virtual_pipeline"].max(initial=1)), ByIdentity(job.model)
+    keys, place = distinct((bases["pipeline_parallel"] - 1) * most + bases["virtual_pipeline"] - 1)
+    ways = [
+        worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1) if key // most else (0,)
+        for key in keys.tolist()
+    ]
+    counts = np.array([len(some) for some in ways], dtype=np.int64)[place]
+    spread = {name: np.repeat(values, counts) for name, values in bases.items()}
+    every = [np.array(some, dtype=np.int64) for some in ways]
+    taken = [every[number] for number in place.tolist()]
+    return {**spread, "pipeline_layout": np.concatenate(taken) if taken else place}
 
 
 def only(bases: Mapping[str, IntArray], kept: BoolArray | IntArray) -> Bases:
@@ -64,17 +89,32 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
-def _with_micro_batches(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
-    """Return the bases with every virtual stage count and micro-batch size that they can have."""
-    request, batch, layers = question.layout, question.global_batch_size, job.model.num_layers
-    virtual = _able(job.profile.can.virtual_pipeline, divisors(layers))
-    bases = _times(bases, "virtual_pipeline", _fixed_or(request.virtual_pipeline, virtual))
-    stages, chunks = bases["pipeline_parallel"], bases["virtual_pipeline"]
-    bases = _where(bases, (chunks == 1) | ((stages > 1) & (layers % (stages * chunks) == 0)))
+def _with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
+    """Return the bases with every micro-batch size that they can have."""
+    batch = question.global_batch_size
     bases = _times(bases, "micro_batch_size", _fixed_or(question.micro_batch_size, divisors(batch)))
+    return _where(bases, batch % (bases["data_parallel"] * bases["micro_batch_size"]) == 0)
+
+
+def most_chunks(bases: Bases, question: TrainingQuestion, job: Job) -> IntArray:
+    """Return the most chunks that a stage of each base can have: micro-batches must come in whole rounds of stages."""
+    stages, fixed = bases["pipeline_parallel"], question.layout.virtual_pipeline
+    if not job.profile.can.virtual_pipeline and fixed is None:
+        return np.ones_like(stages)
     at_once = bases["data_parallel"] * bases["micro_batch_size"]
-    has_rounds = (bases["virtual_pipeline"] == 1) | (batch // at_once % bases["pipeline_parallel"] == 0)
-    return _where(bases, (batch % at_once == 0) & has_rounds)
+    can = (stages > 1) & (question.global_batch_size // at_once % stages == 0)
+    most = np.where(can, np.maximum((job.model.num_layers + BLOCKS_BESIDE_LAYERS) // stages, 1), 1)
+    return most if fixed is None else np.full_like(most, fixed)
+
+
+def with_stages(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with every number of virtual stages, and every way to divide them that is worth trying."""
+    most, fixed = most_chunks(bases, question, job), question.layout.virtual_pipeline
+    every = _times(
+        {**bases, "most": most}, "virtual_pipeline", _fixed_or(fixed, list(range(1, int(most.max(initial=1)) + 1)))
+    )
+    every = _where(every, every["virtual_pipeline"] <= every.pop("most"))
+    return with_pipeline_layouts(every, job)
 
 
 def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:

@@ -22,16 +22,17 @@ from plimsoll.planners.layouts.candidates import FULL, NONE, FloatArray, IntArra
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
-from plimsoll.planners.search.bases import Bases, every_base, only, with_shard_groups
+from plimsoll.planners.search.bases import Bases, every_base, most_chunks, only, with_shard_groups, with_stages
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.objectives import objective_of
 from plimsoll.planners.search.pool import Pool, alike, evaluated
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.timing.efficiency import efficiency_on
-from plimsoll.planners.timing.step import step_seconds
+from plimsoll.planners.timing.step import least_seconds, least_seconds_of_any_stages, step_seconds
 
-BASES_A_BLOCK = 65_536  # that are timed at once
+# Bases that are given stages at once, the fastest first: the best of the first spare most others.
+BASES_AT_FIRST, MOST_BASES = 1024, 16_384
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
@@ -39,7 +40,7 @@ FEW_LAYOUTS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """All layouts of one framework on some numbers of GPUs: its bases without shard groups, and the choices on each."""
+    """All layouts of one framework on some GPU counts: bases without stages and shard groups, and the choices on each."""
 
     question: TrainingQuestion
     job: Job
@@ -47,7 +48,7 @@ class Beyond:
     choices: Choices
 
     def __len__(self) -> int:
-        """Return the number of bases without shard groups."""
+        """Return the number of bases without stages and shard groups."""
         return self.bases["gpus"].size
 
 
@@ -70,7 +71,7 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     each = len(choices.zero_stages) * len(choices.offload) * len(choices.recompute) * len(choices.fused_cross_entropy)
     if len(beyond) * each > FEW_LAYOUTS:
         return None
-    bases = with_shard_groups(beyond.bases, beyond.question, beyond.job)
+    bases = with_shard_groups(with_stages(beyond.bases, beyond.question, beyond.job), beyond.question, beyond.job)
     if bases["gpus"].size * each > FEW_LAYOUTS:
         return None
     grid = grid_over(beyond.question, beyond.job, bases, choices)
@@ -87,13 +88,14 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     question, bases, choices = beyond.question, beyond.bases, beyond.choices
     size, data = bases["micro_batch_size"], bases["data_parallel"]
     is_least = (size == 1) | (data * size == question.global_batch_size) | (question.micro_batch_size is not None)
-    is_plain = (bases["virtual_pipeline"] == 1) | (question.layout.virtual_pipeline is not None)
     some = replace(
         choices,
         recompute=tuple(choice for choice in choices.recompute if choice[1] == 1.0),
         fused_cross_entropy=choices.fused_cross_entropy[-1:],
     )
-    least = with_shard_groups(only(bases, is_least & is_plain), question, beyond.job)
+    staged = with_stages(only(bases, is_least), question, beyond.job)
+    is_plain = (staged["virtual_pipeline"] == 1) | (question.layout.virtual_pipeline is not None)
+    least = with_shard_groups(only(staged, is_plain), question, beyond.job)
     if not least["gpus"].size:
         return None
     grid = _allowed(grid_over(question, beyond.job, least, some), beyond.job)
@@ -102,15 +104,19 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them."""
-    least = _least_seconds(beyond)
+    least = _least_seconds(beyond, beyond.bases)
     possible = np.flatnonzero(best.could_lose_to(beyond.bases["gpus"], least))
     order = objective_of(beyond.question, beyond.bases["gpus"][possible], least[possible])
     possible = possible[np.argsort(order, kind="stable")]
-    for start in range(0, possible.size, BASES_A_BLOCK):
-        block = possible[start : start + BASES_A_BLOCK]
-        still = best.could_lose_to(beyond.bases["gpus"][block], least[block])
-        if still.any():
-            bases = with_shard_groups(only(beyond.bases, block[still]), beyond.question, beyond.job)
+    start, step = 0, BASES_AT_FIRST
+    while start < possible.size:
+        block = possible[start : start + step]
+        start, step = start + step, min(2 * step, MOST_BASES)
+        still = block[best.could_lose_to(beyond.bases["gpus"][block], least[block])]
+        if still.size:
+            staged = with_stages(only(beyond.bases, still), beyond.question, beyond.job)
+            fast = best.could_lose_to(staged["gpus"], _least_seconds(beyond, staged))
+            bases = with_shard_groups(only(staged, fast), beyond.question, beyond.job)
             for some, choices in _turns(beyond, bases):
                 grid = _allowed(grid_over(beyond.question, beyond.job, some, choices), beyond.job)
                 for like in alike(grid):
@@ -118,27 +124,23 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
     return best
 
 
-def _least_seconds(beyond: Beyond) -> FloatArray:
-    """Return the least that every base can take: its passes, whatever is sharded, offloaded or computed again."""
-    job, hardware = beyond.job, beyond.question.hardware
+def _least_seconds(beyond: Beyond, bases: Bases) -> FloatArray:
+    """Return the least that each base can take: its passes, by any stages where it has none yet."""
+    question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
     plain = replace(beyond.choices, recompute=((NONE, 1.0),), offload=((0, False),), fused_cross_entropy=(False,))
-    bases = {**beyond.bases, "shard_group": beyond.bases["data_parallel"]}
-    grid = grid_over(beyond.question, job, bases, plain)
+    count, chunks = bases["gpus"].size, most_chunks(bases, question, job)
+    undivided = {"virtual_pipeline": np.ones_like(chunks), "pipeline_layout": np.zeros_like(chunks)}
+    grid = grid_over(question, job, {**undivided, **bases, "shard_group": bases["data_parallel"]}, plain)
     # Matrices that do not divide have no time to work out.
     index = np.flatnonzero(np.broadcast_to(MATRICES_DIVIDE.obeyed(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
-    least: FloatArray = np.full(grid.bases, math.inf)
+    least: FloatArray = np.full(count, math.inf)
     # A stack that shards nothing has no ZeRO stage for a fixed shard group.
     if index.size and plain.zero_stages:
-        some = grid.of_bases(index)
-        parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
-        passes = (
-            parts.forward
-            + parts.backward
-            + parts.tensor_parallel
-            + parts.context_parallel
-            + parts.expert_parallel
-            + parts.pipeline_bubble
-        )
+        some, efficiency = grid.of_bases(index), efficiency_on(job.profile.name, hardware)
+        if "pipeline_layout" in bases:
+            passes = least_seconds(some.layouts, job, hardware, efficiency)
+        else:
+            passes = least_seconds_of_any_stages(some.layouts, job, hardware, efficiency, chunks[index])
         least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
     return least
 

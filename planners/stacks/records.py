@@ -256,7 +256,8 @@ class Capabilities:
     (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
-    `stage_rule` is `by_layers` or `by_compute` (`planners/layouts/stages.py`). `parameter_offload_from` is the ZeRO
+    `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
+    default first. `parameter_offload_from` is the ZeRO
     stage from which parameters can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
     divides. `companions` marks stacks that TRL's trainers run on, with models beside the one that learns.
     `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
@@ -273,8 +274,7 @@ class Capabilities:
     experts_over_tensor: bool
     expert_zero_stages: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
-    even_stages: bool
-    stage_rule: str
+    pipeline_layouts: tuple[str, ...]
     shard_group: bool
     offload: tuple[str, ...]
     offload_targets: tuple[str, ...]

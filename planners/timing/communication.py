@@ -7,6 +7,7 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates
+from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.memory.shards import WHOLE, divisions, frozen_elements, split_elements
@@ -17,6 +18,8 @@ from plimsoll.planners.timing.experts import (
     exchanges_per_layer,
     expert_seconds_per_layer,
     expert_token_bytes,
+    has_experts,
+    mixture_layers,
     tensor_traffic_multiple,
 )
 from plimsoll.planners.timing.traffic import (
@@ -40,14 +43,14 @@ def communication_of(
     """
     one = layouts.take([index])
     groups = rank_groups(one, job, hardware, efficiency)
-    layers = -(-job.model.num_layers // int(one.pipeline_parallel[0]))
+    layers = int(stage_blocks(pipeline_of(one, 0, job)).layers_of_kind.sum(axis=1).max())
     micro_batches = int(one.micro_batches(job.global_batch_size)[0])
     message = float(tensor_parallel_message_bytes(one, job)[0])
     rows: list[Communication] = []
     if one.tensor_parallel[0] > 1:
         kind = "all_gather_and_reduce_scatter" if one.sequence_parallel[0] else "all_reduce"
         calls = ALL_REDUCES_PER_LAYER * layers * micro_batches
-        message_of_kind = message * float(tensor_traffic_multiple(one, job)[0])
+        message_of_kind = message * _mean_traffic(one, job)
         seconds = calls * _seconds(all_reduce_seconds, message_of_kind, groups.tensor)
         rows.append(_row("tensor", kind, ALL_REDUCES_PER_LAYER * message_of_kind, calls, seconds))
     if one.context_parallel[0] > 1:
@@ -58,8 +61,9 @@ def communication_of(
     if one.expert_parallel[0] > 1 and job.model.experts_per_token:
         whole = float(expert_token_bytes(one, job)[0]) * job.model.experts_per_token
         exchanges = float(exchanges_per_layer(one, job)[0])
-        calls = round(exchanges * layers * micro_batches)
-        seconds = layers * micro_batches * float(expert_seconds_per_layer(one, job, hardware, efficiency)[0])
+        mixtures = layers * mixture_layers(job) / job.model.num_layers
+        calls = round(exchanges * mixtures * micro_batches)
+        seconds = mixtures * micro_batches * float(expert_seconds_per_layer(one, job, hardware, efficiency)[0])
         rows.append(_row("expert", "all_to_all", exchanges * whole, calls, seconds))
     if one.pipeline_parallel[0] > 1:
         division = int(one.tensor_parallel[0]) if one.sequence_parallel[0] else 1
@@ -68,6 +72,15 @@ def communication_of(
         rows.append(_row("pipeline", "send", message / division, calls, seconds))
     rows.extend(_data_rows(one, job, layers, micro_batches, groups.data, groups.shard, groups.replica))
     return tuple(rows)
+
+
+def _mean_traffic(one: Candidates, job: Job) -> float:
+    """Return the mean layer's tensor-parallel traffic over a dense layer's."""
+    multiples = (
+        part.block.repeats * (float(tensor_traffic_multiple(part, one, job)[0]) if has_experts(part) else 1.0)
+        for part in job.layers
+    )
+    return sum(multiples) / job.model.num_layers
 
 
 def _data_rows(

@@ -86,8 +86,7 @@ class StackEfficiency:
     `exposed_sends` counts the sends of a micro-batch across a stage's boundary
     that nothing hides. `gather_calls` is how many calls gather one layer's
     weights. `adds_gradients_in_products` marks stacks whose weight-gradient
-    products add to the sum as they write. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
-    (embedding and head weigh as much as they compute). `stall_seconds` is what a stage
+    products add to the sum as they write. `stall_seconds` is what a stage
     waits for each neighbour in every micro-batch in the stack's slow mode, which only the
     upper bound includes; `stalled_runs` count the measured runs in it (`planners/timing/stalls.py`).
     """
@@ -117,7 +116,6 @@ class StackEfficiency:
     network_fraction: float
     data_hop_multiple: float
     attention_multiple: float
-    stage_policy: str
     stall_seconds: float
     stalled_runs: tuple[StalledRuns, ...]
 

@@ -21,11 +21,11 @@ FORWARD_EXCHANGES = 2
 
 
 def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return one copy of every token that a rank sends to experts in the mean layer; layers without them send none.
+    """Return one copy of every token that a rank sends to experts in a layer that has them.
 
     Tensor-parallel ranks share the tokens among them.
     """
-    width = job.model.hidden_size * job.precision.compute_bytes * _mixture_share(job)
+    width = job.model.hidden_size * job.precision.compute_bytes
     result: FloatArray = layouts.local_tokens(job.sequence_length) * width / layouts.tensor_parallel
     return result
 
@@ -35,13 +35,18 @@ def exchanges_per_layer(layouts: Candidates, job: Job) -> FloatArray:
 
     A recompute that keeps matrix products keeps what was exchanged too.
     """
+    again = FORWARD_EXCHANGES * recomputed_share(layouts, job)
+    return EXPERT_EXCHANGES_PER_LAYER + np.where(layouts.recompute == FULL, again, 0.0)
+
+
+def recomputed_share(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the part of a stage's layers that full recompute covers, of the mean stage."""
     stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
-    covered = np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
-    return EXPERT_EXCHANGES_PER_LAYER + np.where(layouts.recompute == FULL, FORWARD_EXCHANGES * covered, 0.0)
+    return np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
 
 
 def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return one exchange of the mean layer's tokens with the ranks of their experts, the busiest rank's.
+    """Return one exchange of a layer's tokens with the ranks of their experts, the busiest rank's.
 
     A token goes to its k experts' ranks, evenly spread. Over the network it goes
     once to each node that has any of them, (n − 1)·(1 − (1 − 1/n)^k) of n nodes,
@@ -66,12 +71,12 @@ def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, e
 
 
 def expert_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return all exchanges of the mean layer in one micro-batch, hidden or not."""
+    """Return all exchanges of a layer with experts in one micro-batch, hidden or not."""
     return exchanges_per_layer(layouts, job) * expert_exchange_seconds(layouts, job, hardware, efficiency)
 
 
-def tensor_traffic_multiple(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the mean layer's tensor-parallel traffic over a dense layer's; attention is half of that.
+def tensor_traffic_multiple(part: BlockWeights, layouts: Candidates, job: Job) -> FloatArray:
+    """Return the tensor-parallel traffic of a layer with experts over a dense layer's; attention is half of that.
 
     Where ranks that share experts also cut each of them, they gather the k copies
     of every token that was dispatched; where an expert stays whole, nothing but
@@ -80,18 +85,20 @@ def tensor_traffic_multiple(layouts: Candidates, job: Job) -> FloatArray:
 
     Source: NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py (MoEAlltoAllTokenDispatcher).
     """
-    share = _mixture_share(job)
-    shared = sum(part.block.repeats for part in job.layers if _has_shared_expert(part)) / job.model.num_layers
     cut = expert_tensor_ranks(layouts, job) > 1
     routed = np.where(cut, job.model.experts_per_token * busiest_rank_multiple(layouts, job), 0.0)
-    feed_forward = np.where(layouts.expert_parallel > 1, (1.0 - share) + share * routed + shared, 1.0)
+    feed_forward = np.where(layouts.expert_parallel > 1, routed + _has_shared_expert(part), 1.0)
     return (1.0 + feed_forward) / 2.0
 
 
-def _mixture_share(job: Job) -> float:
-    """Return the part of the layers that have experts to choose from."""
-    mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
-    return sum(part.block.repeats for part in mixtures) / job.model.num_layers
+def mixture_layers(job: Job) -> int:
+    """Return how many layers have experts to choose from."""
+    return sum(part.block.repeats for part in job.layers if has_experts(part))
+
+
+def has_experts(part: BlockWeights) -> bool:
+    """Return whether a layer has experts to choose from."""
+    return any(weight.experts > 1 for weight in part.block.weights)
 
 
 def _has_shared_expert(part: BlockWeights) -> bool:

@@ -8,18 +8,26 @@ ranks can lower.
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
-from plimsoll.planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple
+from plimsoll.planners.timing.experts import (
+    expert_seconds_per_layer,
+    has_experts,
+    recomputed_share,
+    tensor_traffic_multiple,
+)
 from plimsoll.planners.timing.rank_parameters import stage_parameters
-from plimsoll.planners.timing.stages import stage_shape
+from plimsoll.planners.timing.stages import PacingStages, pacing_stages
 from plimsoll.planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
@@ -45,56 +53,44 @@ class Pace:
     fill: FloatArray
 
 
-def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups) -> Pace:
-    """Return the pace of every layout."""
-    layer = _mean_layer(layouts, job, hardware, efficiency)
+def micro_batch_pace(
+    layouts: Candidates,
+    job: Job,
+    hardware: Hardware,
+    efficiency: Efficiency,
+    groups: Groups,
+    stages: Callable[[Candidates, Job], PacingStages] = pacing_stages,
+) -> Pace:
+    """Return the pace of every layout, whose `stages` are its own or shares that none can be faster than."""
+    layers = tuple(_layer(part, layouts, job, hardware, efficiency, groups) for part in job.layers)
     head = layer_seconds(job.head, layouts, job, hardware, efficiency)
-    overlaps = layouts.sequence_parallel & np.bool_(job.attention == "flash")
-    exposed = 1.0 - np.where(overlaps, efficiency.stack.tensor_overlap_fraction, 0.0)
-    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed
-    to_experts = np.zeros(1)
-    if job.model.experts_per_token:
-        tensor = tensor * tensor_traffic_multiple(layouts, job)
-        to_experts = expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
-            1.0 - efficiency.stack.expert_overlap_fraction
-        )
-    context = context_seconds_per_layer(layouts, job, groups, layer.attention)
-    exchange = tensor + context
-    waiting = np.maximum(
-        host_seconds_per_layer(layouts, job, hardware, efficiency)
-        - layer.forward
-        - layer.backward
-        - layer.recompute
-        - exchange
-        - to_experts,
-        0.0,
-    )
-    one = layer.forward + layer.backward + layer.recompute + exchange + to_experts + waiting
     end = head.forward + head.backward
-    shape = stage_shape(layouts.pipeline_parallel, job, efficiency.stack)
-    head_is_slowest = shape.with_head * one + end >= shape.most * one
-    layers = np.where(head_is_slowest, shape.with_head, shape.most)
-    slowest = layers * one + np.where(head_is_slowest, end, 0.0)
+    slowest = stages(layouts, job).of_slowest(tuple(layer.seconds for layer in layers), end)
     accumulation = _accumulation_seconds(layouts, job, hardware, efficiency)
-    # Waiting for the host comes in the backward pass twice as long as in the forward: it launches twice as much.
+    everything = sum((part.block.repeats * layer.seconds for part, layer in zip(job.layers, layers, strict=True)), end)
+
+    def together(name: str) -> FloatArray:
+        """Return one part of all layers of the slowest stage."""
+        every = zip(slowest.layers_of_kind, layers, strict=True)
+        return functools.reduce(operator.add, (count * getattr(layer, name) for count, layer in every))
+
     return Pace(
-        forward=layers * (layer.forward + waiting / 3.0) + np.where(head_is_slowest, head.forward, 0.0),
-        backward=layers * (layer.backward + waiting * (2.0 / 3.0))
-        + np.where(head_is_slowest, head.backward, 0.0)
-        + accumulation,
-        recompute=layers * layer.recompute,
-        exchange=layers * tensor,
-        context_exchange=layers * context,
-        expert_exchange=layers * to_experts,
-        fill=np.maximum(job.model.num_layers * one + end - slowest, 0.0)
-        + (layouts.pipeline_parallel - 1) * accumulation,
+        forward=together("forward") + slowest.heads * head.forward,
+        backward=together("backward") + slowest.heads * head.backward + accumulation,
+        recompute=together("recompute"),
+        exchange=together("exchange"),
+        context_exchange=together("context_exchange"),
+        expert_exchange=together("expert_exchange"),
+        fill=np.maximum(everything - slowest.seconds, 0.0) + (layouts.pipeline_parallel - 1) * accumulation,
     )
 
 
-def host_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+def host_seconds_per_layer(
+    part: BlockWeights, layouts: Candidates, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
     """Return the seconds the host needs to launch one layer forward and backward."""
     stack = efficiency.stack
-    own = stack.host_expert_layer_seconds if job.model.experts_per_token else stack.host_layer_seconds
+    own = stack.host_expert_layer_seconds if has_experts(part) else stack.host_layer_seconds
     tensor = layouts.tensor_parallel
     nodes = -(-tensor // hardware.gpus_per_node)
     collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds * nodes, 0.0)
@@ -106,27 +102,48 @@ def host_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, ef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
+    """One layer of a kind and one micro-batch on one rank, waiting for the host included; `seconds` are all parts."""
+
     forward: FloatArray
     backward: FloatArray
     recompute: FloatArray
-    attention: FloatArray
+    exchange: FloatArray
+    context_exchange: FloatArray
+    expert_exchange: FloatArray
+    seconds: FloatArray
 
 
-def _mean_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Layer:
-    """Return one layer of one micro-batch, the mean where a model has several kinds."""
-    forward = backward = attention = selective = np.zeros(1)
-    for part in job.layers:
-        share = part.block.repeats / job.model.num_layers
-        seconds = layer_seconds(part, layouts, job, hardware, efficiency)
-        forward = forward + share * seconds.forward
-        backward = backward + share * seconds.backward
-        attention = attention + share * seconds.attention
-        selective = selective + share * seconds.selective_recompute
-    stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
-    covered = np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
-    again = np.where(layouts.recompute == SELECTIVE, selective, 0.0)
-    recompute = np.where(layouts.recompute == FULL, covered * forward, again)
-    return _Layer(forward=forward, backward=backward, recompute=recompute, attention=attention)
+def _layer(
+    part: BlockWeights, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups
+) -> _Layer:
+    """Return one layer of a kind.
+
+    Waiting for the host comes in the backward pass twice as long as in the forward: it launches twice as much.
+    """
+    own = layer_seconds(part, layouts, job, hardware, efficiency)
+    again = np.where(layouts.recompute == SELECTIVE, own.selective_recompute, 0.0)
+    recompute = np.where(layouts.recompute == FULL, recomputed_share(layouts, job) * own.forward, again)
+    overlaps = layouts.sequence_parallel & np.bool_(job.attention == "flash")
+    exposed = 1.0 - np.where(overlaps, efficiency.stack.tensor_overlap_fraction, 0.0)
+    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed
+    to_experts = np.zeros(1)
+    if has_experts(part):
+        tensor = tensor * tensor_traffic_multiple(part, layouts, job)
+        to_experts = expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
+            1.0 - efficiency.stack.expert_overlap_fraction
+        )
+    context = context_seconds_per_layer(layouts, job, groups, own.attention)
+    busy = own.forward + own.backward + recompute + tensor + context + to_experts
+    waiting = np.maximum(host_seconds_per_layer(part, layouts, hardware, efficiency) - busy, 0.0)
+    return _Layer(
+        forward=own.forward + waiting / 3.0,
+        backward=own.backward + waiting * (2.0 / 3.0),
+        recompute=recompute,
+        exchange=tensor,
+        context_exchange=context,
+        expert_exchange=to_experts,
+        seconds=busy + waiting,
+    )
 
 
 def _accumulation_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:

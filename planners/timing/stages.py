@@ -1,43 +1,86 @@
-"""Which stage of a pipeline sets the pace: one more layer than the others, or the head.
-
-Equal layers a stage is what Megatron does. nanotron deals blocks out by what they
-compute instead (`planners/layouts/stages.py`).
-"""
+"""The stages that can set a pipeline's pace: those that no other one has as much of everything as."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import IntArray
-from plimsoll.planners.layouts.distinct import distinct
-from plimsoll.planners.layouts.stages import compute_weighted_stages
-from plimsoll.planners.timing.efficiency import StackEfficiency
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.stages import MOST_KEPT_PIPELINES, Pipeline, Pipelines, pipelines_of, stage_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageShape:
-    """Layers of the fullest stage without the head, and of the stage that has it."""
+class PacingStages:
+    """Stages along a first axis before those of the layouts: their layers of each kind, and how many heads."""
 
-    most: IntArray
-    with_head: IntArray
+    layers_of_kind: tuple[FloatArray, ...]
+    heads: FloatArray
+
+    def of_slowest(self, seconds_of_kind: tuple[FloatArray, ...], head_seconds: FloatArray) -> SlowestStage:
+        """Return the stage that takes longest, by the seconds of a layer of each kind and of the head."""
+        every = zip(self.layers_of_kind, seconds_of_kind, strict=True)
+        seconds = sum((layers * one for layers, one in every), self.heads * head_seconds)
+        if len(seconds) == 1:
+            return SlowestStage(seconds[0], tuple(layers[0] for layers in self.layers_of_kind), self.heads[0])
+        slowest = seconds.argmax(axis=0)
+        return SlowestStage(
+            np.take_along_axis(seconds, slowest[np.newaxis], axis=0)[0],
+            tuple(_chosen(layers, slowest) for layers in self.layers_of_kind),
+            _chosen(self.heads, slowest),
+        )
 
 
-def stage_shape(pipeline_parallel: IntArray, job: Job, stack: StackEfficiency) -> StageShape:
-    """Return the two stages that can be the slowest, for every layout."""
-    layers = job.model.num_layers
-    if stack.stage_policy == "layers":
-        return StageShape(most=-(-layers // pipeline_parallel), with_head=layers // pipeline_parallel)
-    degrees, place = distinct(pipeline_parallel)
-    most, with_head = np.array([_by_cost(job, degree) for degree in degrees.tolist()], dtype=np.int64).T
-    return StageShape(most=most[place], with_head=with_head[place])
+@dataclass(frozen=True, slots=True)
+class SlowestStage:
+    """The stage that sets the pace: its seconds, its layers of each kind, and its head or none."""
+
+    seconds: FloatArray
+    layers_of_kind: tuple[FloatArray, ...]
+    heads: FloatArray
 
 
-def _by_cost(job: Job, degree: int) -> tuple[int, int]:
-    """Return layers of the fullest stage without the head, and of the head's."""
-    dealt = compute_weighted_stages(job.model, degree)
-    with_head = dealt.layers[dealt.head]
-    others = dealt.layers[: dealt.head] + dealt.layers[dealt.head + 1 :]
-    return max(others, default=with_head), with_head
+def _chosen(of_rows: FloatArray, row: IntArray) -> FloatArray:
+    """Return what one row of each layout has."""
+    chosen = np.broadcast_to(of_rows[0], row.shape)
+    for number in range(1, len(of_rows)):
+        chosen = np.where(row == number, of_rows[number], chosen)
+    return chosen
+
+
+@once
+def pacing_stages(layouts: Candidates, job: Job) -> PacingStages:
+    """Return the stages that can be the slowest of every layout."""
+    different, place = pipelines_of(layouts, job)
+    pacing = [_pacing(pipeline) for pipeline in different]
+    most = max(len(stages) for stages in pacing)
+    stages = np.array([(*(stages[0],) * (most - len(stages)), *stages) for stages in pacing], dtype=np.int64).T
+    tables = Pipelines(different=different, stages=stages, place=place)
+    heads, *layers = tables.of_tables(_blocks, axes=len(layouts.shape))
+    return PacingStages(layers_of_kind=tuple(layers), heads=heads)
+
+
+def equal_shares(layouts: Candidates, job: Job) -> PacingStages:
+    """Return stages that share all blocks equally, however many: no pipeline has a stage that is faster."""
+    stages = layouts.pipeline_parallel[np.newaxis].astype(np.float64)
+    return PacingStages(layers_of_kind=tuple(part.block.repeats / stages for part in job.layers), heads=1.0 / stages)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _blocks(pipeline: Pipeline) -> FloatArray:
+    """Return whether each stage has the head, and its layers of each kind, [quantity, stage]."""
+    blocks = stage_blocks(pipeline)
+    return np.stack([blocks.has_head, *blocks.layers_of_kind.T]).astype(np.float64)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def _pacing(pipeline: Pipeline) -> tuple[int, ...]:
+    """Return the first of the stages that none has as much of everything as."""
+    of_stages = _blocks(pipeline).T
+    kept: list[int] = []
+    for stage in np.argsort(-of_stages.sum(axis=1), kind="stable").tolist():
+        if not any((of_stages[other] >= of_stages[stage]).all() for other in kept):
+            kept.append(stage)
+    return tuple(sorted(kept))

@@ -12,7 +12,7 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, PIPEDREAM
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
 from plimsoll.planners.memory.holdings import shard_ranks
@@ -25,6 +25,7 @@ from plimsoll.planners.timing.matrix_update import matrix_update_seconds
 from plimsoll.planners.timing.nvme import nvme_seconds
 from plimsoll.planners.timing.pace import Pace, micro_batch_pace
 from plimsoll.planners.timing.rank_parameters import frozen_parameters, updated_parameters
+from plimsoll.planners.timing.stages import equal_shares
 from plimsoll.planners.timing.stalls import stall_seconds
 from plimsoll.planners.timing.traffic import (
     Groups,
@@ -120,6 +121,30 @@ def step_seconds(
             backward=micro_batches * (pace.backward + pace.recompute),
         ),
     )
+
+
+def least_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return what a step takes at the least: its passes, whatever is sharded, offloaded, computed again or sent."""
+    groups = rank_groups(layouts, job, hardware, efficiency)
+    pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
+    return _passes(layouts, job, pace) + _fill_seconds(layouts, job, pace)
+
+
+def least_seconds_of_any_stages(
+    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, most_chunks: IntArray
+) -> FloatArray:
+    """Return the same for the best stages that a pipeline could have, in no more chunks than `most_chunks`."""
+    groups = rank_groups(layouts, job, hardware, efficiency)
+    pace = micro_batch_pace(layouts, job, hardware, efficiency, groups, equal_shares)
+    fill = np.zeros(1) if job.pipeline_schedule == PIPEDREAM else pace.fill / most_chunks
+    return _passes(layouts, job, pace) + fill
+
+
+def _passes(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:
+    """Return the forward and backward passes of all micro-batches on the slowest stage."""
+    one = pace.forward + pace.backward + pace.exchange + pace.context_exchange + pace.expert_exchange
+    result: FloatArray = layouts.micro_batches(job.global_batch_size) * one
+    return result
 
 
 def step_of(

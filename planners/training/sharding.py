@@ -12,7 +12,7 @@ from plimsoll.planners.derived import Derived
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
-from plimsoll.planners.layouts.stages import StageRows, all_stages, held_chunks
+from plimsoll.planners.layouts.stages import StageRows, all_stages, pipeline_of
 from plimsoll.planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
 from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
 from plimsoll.planners.sharding.weights import checkpoint_tensor
@@ -50,33 +50,26 @@ def _mesh(one: Candidates, job: Job) -> Mesh:
 
 
 def _rows(one: Candidates, job: Job) -> StageRows:
-    return all_stages(one, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
+    return all_stages(one, job)
 
 
 def _stages(one: Candidates, job: Job) -> tuple[ShardedStage, ...]:
-    rows = _rows(one, job)
+    pipeline = pipeline_of(one, 0, job)
     return tuple(
         ShardedStage(
-            stage=int(rows.stage[row, 0]),
-            layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
-            chunks=_chunks(one, int(rows.stage[row, 0]), job),
-            embedding=bool(rows.has_embedding[row, 0]),
-            head=bool(rows.has_head[row, 0]),
+            stage=stage,
+            layers=pipeline.span(stage),
+            chunks=tuple((layers.start, layers.stop - 1) for layers in pipeline.held(stage)),
+            embedding=stage == 0,
+            head=pipeline.has_head(stage),
         )
-        for row in range(rows.stage.size)
+        for stage in range(pipeline.degree)
     )
 
 
 def _sharded_weights(one: Candidates, job: Job) -> tuple[ShardedWeight, ...]:
     parts = _parts_on_stages(job, _rows(one, job))
     return _weights(parts, _shard_layout(one, job), job.profile.sharding_policy(int(one.zero_stage[0])))
-
-
-def _chunks(one: Candidates, stage: int, job: Job) -> tuple[tuple[int, int], ...]:
-    """Return the first and last layer of each run of layers of a stage of the first layout."""
-    degrees = (int(one.pipeline_parallel[0]), int(one.virtual_pipeline[0]))
-    held = held_chunks(job.model, stage, *degrees, rule=job.profile.can.stage_rule)
-    return tuple((layers.start, layers.stop - 1) for layers in held)
 
 
 def _shard_layout(one: Candidates, job: Job) -> ShardLayout:

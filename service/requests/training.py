@@ -25,6 +25,7 @@ from plimsoll.planners.ground.terms import (
     RecomputeMode,
     TrainingObjective,
 )
+from plimsoll.planners.jobs.pipeline_layouts import LONGEST_LIST, NAMED
 from plimsoll.planners.jobs.recompute_modules import MODULES
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
@@ -216,6 +217,18 @@ class LayoutPart(Wire):
     pipeline_schedule: Annotated[
         PipelineSchedule | None,
         Field(description="Absent: 1F1B, interleaved where there are virtual stages."),
+    ] = None
+    pipeline_layout: Annotated[
+        str | None,
+        Field(
+            max_length=LONGEST_LIST,
+            description=(
+                "How a pipeline's blocks are divided among its stages: "
+                f"{', '.join(NAMED)}, first=N,last=M (layers of the first and the last stage), or a list of every "
+                "virtual stage's blocks in Megatron-Core's letters, such as `Et*7|(t*8|)*14t*7L` (E embedding, t "
+                "layer, L head and loss, | the next stage). Absent: the best that the framework can."
+            ),
+        ),
     ] = None
 
 

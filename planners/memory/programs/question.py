@@ -28,8 +28,7 @@ class Question:
 
 def question_of(layouts: Candidates, job: Job, stages: Callable[..., StageRows] = all_stages) -> Question:
     """Return what the programs of layouts are asked of some of their stages."""
-    rule, schedule = job.profile.can.stage_rule, job.pipeline_schedule
-    rows = stages(layouts, job.model, job.global_batch_size, rule=rule, schedule=schedule)
+    rows = stages(layouts, job)
     made = activity(layouts, rows, job)
     return Question(
         layouts=layouts,

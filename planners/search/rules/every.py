@@ -27,9 +27,8 @@ from plimsoll.planners.search.rules.experts import (
 )
 from plimsoll.planners.search.rules.pipelines import (
     INTERLEAVING_NEEDS_PIPELINE,
+    PIPELINE_LAYOUT_DIVIDES,
     RECOMPUTED_LAYERS_DIVIDE,
-    STAGES_ARE_EVEN,
-    STAGES_HAVE_BLOCKS,
     STAGES_HAVE_LAYERS,
 )
 from plimsoll.planners.search.rules.rule import NOWHERE, Rule
@@ -48,8 +47,7 @@ RULES: tuple[Rule, ...] = (
     HEADS_DIVIDE,
     MATRICES_DIVIDE,
     STAGES_HAVE_LAYERS,
-    STAGES_HAVE_BLOCKS,
-    STAGES_ARE_EVEN,
+    PIPELINE_LAYOUT_DIVIDES,
     BATCH_DIVIDES,
     RECOMPUTED_LAYERS_DIVIDE,
     INTERLEAVING_NEEDS_PIPELINE,

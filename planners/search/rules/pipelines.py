@@ -5,12 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.ground.figures import counted
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import (
+    BY_COMPUTE,
+    LISTED,
+    PipelineLayout,
+    nearest_degrees,
+    reached_by_compute,
+)
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
-from plimsoll.planners.layouts.distinct import distinct
-from plimsoll.planners.layouts.stages import compute_weighted_stages
+from plimsoll.planners.layouts.stages import pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+
+# Embedding, and head with loss, which may stand alone.
+BLOCKS_BESIDE_LAYERS = 2
 
 
 def _chunks(layouts: Candidates) -> IntArray:
@@ -19,7 +29,7 @@ def _chunks(layouts: Candidates) -> IntArray:
 
 def _outnumber_layers(layouts: Candidates, asked: Asked) -> BoolArray:
     """Return where some chunk of a pipeline stage has no layer."""
-    outnumber: BoolArray = _chunks(layouts) > asked.model.num_layers
+    outnumber: BoolArray = _chunks(layouts) > asked.model.num_layers + BLOCKS_BESIDE_LAYERS
     return outnumber
 
 
@@ -40,79 +50,60 @@ STAGES_HAVE_LAYERS = Rule(
 )
 
 
-def _leave_a_stage_empty(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where a stage is dealt no block, which stacks that deal by compute do not see to.
+def _cannot_be_divided(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a pipeline cannot have its blocks divided in its way; none that the search balances is there then.
 
-    Of the Ultra-Scale Playbook's 100 runs with a stage left empty none ran; deeper
-    pipelines than layers are among them.
+    Of the Ultra-Scale Playbook's 100 runs with a stage left empty none ran, deeper pipelines than layers among them.
     """
-    if job.profile.can.stage_rule != "by_compute":
+    different, place = pipelines_of(layouts, job)
+    same, broken = ByIdentity(job.model), np.zeros(len(different), dtype=bool)
+    for number, pipeline in enumerate(different):
+        broken[number] = pipeline.way.division(same.value, pipeline.degree, pipeline.chunks) is None
+    if not broken.any():
         return NOWHERE
-    degrees, place = distinct(layouts.pipeline_parallel)
-    empty = np.array([compute_weighted_stages(job.model, degree).reached != degree for degree in degrees.tolist()])
-    left: BoolArray = empty[place]
-    return left
+    undivided: BoolArray = broken[place]
+    return undivided
 
 
-def _empty_stages(case: Case, job: Job) -> str:
-    stages = case.layout.pipeline_parallel
-    reached = compute_weighted_stages(job.model, stages).reached
+def _undivided(case: Case, job: Job) -> str:
+    """Return why a way does not divide these blocks, and the nearest degrees that it does."""
+    stages, virtual, model = case.layout.pipeline_parallel, case.layout.virtual_pipeline, job.model
+    way = job.pipeline_layouts[0]
+    into = f"{stages} stages" if virtual == 1 else f"{stages} x {virtual} = {stages * virtual} chunks"
+    if stages == 1:
+        return f"pipeline_layout {way.told(model, stages, virtual)} needs pipeline_parallel above 1."
+    if way.form == BY_COMPUTE:
+        reached = reached_by_compute(model, stages)
+        return (
+            f"pipeline_parallel {stages} is too many: {job.profile.name} gives each stage a like share of the work, so "
+            f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
+        )
+    if way.form == LISTED:
+        listed = counted(sum(way.layers), "layer")
+        return (
+            f"pipeline_layout lists {listed} in {counted(len(way.layers), 'stage')}, and {into} of {model.name} have "
+            f"{model.num_layers}{_empty_chunks(way)}."
+        )
+    nearest = nearest_degrees(way, model, stages, virtual)
+    hint = f"pipeline_parallel {nearest} can be, where it divides the GPUs too" if nearest else "no other degree can be"
     return (
-        f"pipeline_parallel {stages} is too many: {job.profile.name} gives each stage a like share of the work, so "
-        f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
+        f"{counted(model.num_layers, 'layer')} cannot be divided into {into} by pipeline_layout "
+        f"{way.told(model, stages, virtual)}: {hint}."
     )
 
 
-STAGES_HAVE_BLOCKS = Rule(
-    name="stages_have_blocks",
-    field="pipeline_parallel",
-    reads=("pipeline_parallel",),
-    reason="every stage needs a layer, the head or the loss",
-    breaches=(Breach(where=_leave_a_stage_empty, words=_empty_stages),),
-)
+def _empty_chunks(way: PipelineLayout) -> str:
+    """Return which stage of a list, neither the first nor the last, has no layer, as the end of a sentence."""
+    empty = [number for number, layers in enumerate(way.layers[1:-1], start=1) if not layers]
+    return f"; stage {empty[0]} has no layer" if empty else ""
 
 
-def _are_uneven(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where a stack that divides layers evenly has stages that cannot be."""
-    if not job.profile.can.even_stages:
-        return NOWHERE
-    uneven: BoolArray = (layouts.virtual_pipeline == 1) & (job.model.num_layers % layouts.pipeline_parallel != 0)
-    return uneven
-
-
-def _interleave_unevenly(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where the chunks of an interleaved schedule, which is even on every stack, cannot be."""
-    uneven: BoolArray = (layouts.virtual_pipeline > 1) & (job.model.num_layers % _chunks(layouts) != 0)
-    return uneven
-
-
-def _uneven_stages(case: Case, job: Job) -> str:
-    stages, layers = case.layout.pipeline_parallel, job.model.num_layers
-    even = [degree for degree in range(1, layers + 1) if layers % degree == 0]
-    below, above = max(degree for degree in even if degree < stages), [degree for degree in even if degree > stages]
-    return (
-        f"pipeline_parallel {stages} does not divide the {layers} layers, and {job.profile.name} is planned with "
-        f"equal stages: {' or '.join(map(str, (below, *above[:1])))} does, where it divides the GPUs too."
-    )
-
-
-def _uneven_chunks(case: Case, job: Job) -> str:
-    stages, virtual = case.layout.pipeline_parallel, case.layout.virtual_pipeline
-    return (
-        f"pipeline_parallel {stages} x virtual_pipeline {virtual} = {stages * virtual} chunks do not divide the "
-        f"{job.model.num_layers} layers."
-    )
-
-
-STAGES_ARE_EVEN = Rule(
-    name="stages_are_even",
-    field="pipeline_parallel",
+PIPELINE_LAYOUT_DIVIDES = Rule(
+    name="pipeline_layout_divides",
+    field="pipeline_layout",
     reads=("pipeline_parallel", "virtual_pipeline"),
-    reason="pipeline_parallel x virtual_pipeline must divide the layers",
-    breaches=(
-        Breach(where=_are_uneven, words=_uneven_stages),
-        Breach(where=_interleave_unevenly, words=_uneven_chunks),
-    ),
+    reason="the blocks must be divided among the stages by the pipeline_layout, and none left empty",
+    breaches=(Breach(where=_cannot_be_divided, words=_undivided),),
 )
 
 

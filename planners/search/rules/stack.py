@@ -15,6 +15,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
@@ -107,6 +108,12 @@ def _smaller_groups(layouts: Candidates, job: Job) -> BoolArray:
     return lacking
 
 
+def _way(question: TrainingQuestion) -> str | None:
+    """Return the form of the way in which a question divides a pipeline's blocks, None where it does not say."""
+    asked = question.layout.pipeline_layout
+    return None if asked is None else read_pipeline_layout(asked).form
+
+
 def _form(question: TrainingQuestion) -> str | None:
     """Return by which of a stack's forms of recomputation a question computes again, None where it does not say."""
     wanted = question.recompute
@@ -162,6 +169,15 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
     _choice("offload", lambda can: can.offload, OFFLOADS),
     _choice("offload_target", lambda can: can.offload_targets),
     _choice("pipeline_schedule", lambda can: can.pipeline_schedules, words=_schedule),
+    LayoutAbility(
+        ability=one_of(
+            "/layout/pipeline_layout",
+            lambda profile: profile.can.pipeline_layouts if profile.can.pipeline_parallel else (),
+            _schedule,
+            asked=_way,
+        ),
+        lacks=lambda _layouts, _job: NOWHERE,
+    ),
     replace(
         _switch("sequence_parallel", lambda can: any(can.sequence_parallel), "has no sequence parallelism"),
         lacks=_unlike_sequences,

@@ -135,14 +135,9 @@ def _schedule(layout: Layout) -> str:
 
 def _model_parts(launch: TrainingLaunch) -> list[list[str]]:
     """Return the modules of each part of the model in order; interleaved stages take every p-th part."""
-    layout, layers = launch.layout, launch.question.model.num_layers
-    if layout.virtual_pipeline > 1:
-        parts = layout.pipeline_parallel * layout.virtual_pipeline
-        size = layers // parts
-        spans = [range(part * size, (part + 1) * size) for part in range(parts)]
-    else:
-        spans = [range(stage.layers[0], stage.layers[1] + 1) for stage in launch.plan.sharding.stages]
-    named = [[f"layers.{layer}" for layer in span] for span in spans]
+    stages = launch.plan.sharding.stages
+    spans = [stage.chunks[chunk] for chunk in range(launch.layout.virtual_pipeline) for stage in stages]
+    named = [[f"layers.{layer}" for layer in range(first, last + 1)] for first, last in spans]
     named[0].insert(0, "tok_embeddings")
     named[-1] += ["norm", "output"]
     return named

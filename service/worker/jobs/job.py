@@ -10,11 +10,13 @@ import numpy as np
 
 from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.families.family import Tracing
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import (
     ONE_FORWARD_ONE_BACKWARD,
 )
+from plimsoll.planners.jobs.pipeline_layouts import pipeline_layouts
 from plimsoll.planners.layouts.experts import experts_are_cut
-from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
+from plimsoll.planners.layouts.stages import Pipeline, distinct_stages
 from plimsoll.planners.questions import Evaluation, Lora
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
@@ -94,6 +96,7 @@ class TraceJob:
     offload_target: str = "cpu"
     gradient_dtype: str | None = None
     pipeline_schedule: str = ONE_FORWARD_ONE_BACKWARD
+    pipeline_layout: str | None = None
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
     kernels: str | None = None
@@ -123,8 +126,7 @@ class TraceJob:
         if self.pipeline_parallel == 1:
             last_layer = number_of_layers(self.config) - 1
             return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
-        model, rule = describe_config(self.config, name=self.model_name), load_profile(self.framework).can.stage_rule
-        distinct = distinct_stages(model, self.pipeline_parallel, self.virtual_pipeline, rule=rule)
+        distinct = distinct_stages(self._pipeline)
         heaviest = max(self.stages, key=lambda stage: stage.planned_bytes).number
         return tuple(self.stages[number] for number in sorted({*distinct, heaviest}))
 
@@ -132,12 +134,19 @@ class TraceJob:
         """Return the parts of the model that a stage's rank has, in their order: one, if not interleaved."""
         if self.virtual_pipeline == 1:
             return (stage,)
-        model, rule = describe_config(self.config, name=self.model_name), load_profile(self.framework).can.stage_rule
-        chunks = held_chunks(model, stage.number, stage.stages, self.virtual_pipeline, rule=rule)
+        chunks = self._pipeline.held(stage.number)
         return tuple(
             replace(stage, first_layer=layers.start, last_layer=layers.stop - 1, chunk=chunk, chunks=len(chunks))
             for chunk, layers in enumerate(chunks)
         )
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        """Return the pipeline with the model's blocks divided as the plan has them."""
+        model = describe_config(self.config, name=self.model_name)
+        forms = load_profile(self.framework).can.pipeline_layouts
+        way = pipeline_layouts(self.pipeline_layout, forms, model)[0]
+        return Pipeline(ByIdentity(model), self.pipeline_parallel, self.virtual_pipeline, way)
 
     @property
     def world_size(self) -> int:

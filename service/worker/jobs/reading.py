@@ -46,6 +46,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             offload=layout.get("offload", "none"),
             offload_target=layout.get("offload_target", "cpu"),
             pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
+            pipeline_layout=layout.get("pipeline_layout"),
             activation_offload=bool(layout.get("activation_offload", False)),
             **_recompute_parts(training.get("recompute")),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),

@@ -1,0 +1,399 @@
+"""Ways to divide a model's blocks among the stages of a pipeline, by the names that stacks and papers give them.
+
+A way is what a client asks for in `layout.pipeline_layout`, and what an answer says: one of `NAMED`, `first=N,last=M`,
+or a list of every virtual stage's blocks in the letters of Megatron-Core. What a pipeline of some degree makes of it
+is a `Division`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.sharding.stages import behind_the_first
+
+POINTER = "/layout/pipeline_layout"
+
+EVEN = "even"
+BEHIND_FIRST = "behind-first"
+BY_COMPUTE = "by-compute"
+FOR_EMBEDDING = "account-for-embedding"
+FOR_LOSS = "account-for-loss"
+FOR_BOTH = "account-for-embedding-and-loss"
+# Blocks beside the layers that such a split counts as one each: embedding, head with loss.
+ACCOUNTED: Mapping[str, tuple[int, int]] = MappingProxyType({FOR_EMBEDDING: (1, 0), FOR_LOSS: (0, 1), FOR_BOTH: (1, 1)})
+NAMED = (EVEN, BEHIND_FIRST, BY_COMPUTE, *ACCOUNTED)
+# Forms that are none of the names, as a stack's table `can` lists them (`pipeline_layouts`).
+ENDS = "ends"
+LISTED = "listed"
+FORMS = (*NAMED, ENDS, LISTED)
+
+LONGEST_LIST = 4096  # characters of a list as it is written
+MOST_BLOCKS = 16_384  # of one that is written out
+MOST_KEPT = 4096
+
+# Of blocks that cost nothing in `by-compute`, by where they stand (nanotron, models/llama.py).
+EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """A model's blocks on the virtual stages of one pipeline, in the order in which a micro-batch passes them.
+
+    Chunk c of stage i of p is virtual stage c·p + i. `layers` has how many layers each has; the first has the
+    embedding, and `head` is the one with last norm and head.
+    """
+
+    layers: tuple[int, ...]
+    head: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLayout:
+    """A way to divide blocks among stages: `form` is one of `FORMS`.
+
+    `first` and `last` belong to `ends`: the layers of the first and of the last stage, in all chunks; None where they
+    are as many as the other stages'. `layers` belong to `listed`. `fewer` marks a way that the search makes
+    (`balanced`): by so many layers the first and the last stage have fewer than the others.
+    """
+
+    form: str
+    first: int | None = None
+    last: int | None = None
+    layers: tuple[int, ...] = ()
+    fewer: tuple[int, int] | None = None
+
+    def division(self, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> Division | None:
+        """Return what a pipeline makes of it, None where it cannot be divided so."""
+        return _division(self, ByIdentity(model), pipeline_parallel, virtual_pipeline)
+
+    def told(self, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
+        """Return it as a client can ask for it again; what the search balanced is named, or listed."""
+        if self.form == ENDS:
+            given = (("first", self.first), ("last", self.last))
+            return ",".join(f"{name}={count}" for name, count in given if count is not None)
+        if self.form != LISTED:
+            return self.form
+        division = self.division(model, pipeline_parallel, virtual_pipeline)
+        if division is None:
+            return self.form
+        return (
+            written(division) if self.fewer is None else _shortest(division, model, pipeline_parallel, virtual_pipeline)
+        )
+
+
+def named(form: str) -> PipelineLayout:
+    """Return the way of one of the names."""
+    return PipelineLayout(form=form)
+
+
+def balanced(fewer_first: int, fewer_last: int) -> PipelineLayout:
+    """Return the way whose first and last stage have so many layers fewer than the others.
+
+    What does not divide is left out of the first stages, which keep the most micro-batches.
+    """
+    return PipelineLayout(form=LISTED, fewer=(fewer_first, fewer_last))
+
+
+def read_pipeline_layout(text: str) -> PipelineLayout:
+    """Return the way that a client's text names; raise `InvalidQuestion` where it names none."""
+    wanted = text.strip()
+    if wanted in NAMED:
+        return named(wanted)
+    ends = re.fullmatch(r"(?:first=(\d{1,5}))?,?\s*(?:last=(\d{1,5}))?", wanted)
+    if wanted and ends is not None and any(ends.groups()):
+        first, last = (None if count is None else int(count) for count in ends.groups())
+        return PipelineLayout(form=ENDS, first=first, last=last)
+    if re.search(r"[|*]", wanted) or re.fullmatch(r"[EtmL,()\s]+", wanted):
+        return _listed(wanted)
+    raise InvalidQuestion(
+        f"{text[:60]!r} is no way to divide a pipeline's blocks: it may be {', '.join(NAMED)}, first=N,last=M, or a "
+        "list of blocks such as Et*7|(t*8|)*14t*7L (E embedding, t layer, L head and loss, | the next stage).",
+        pointer=POINTER,
+    )
+
+
+def _listed(text: str) -> PipelineLayout:
+    """Return the way that lists every virtual stage's blocks.
+
+    Source: NVIDIA/Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py: commas mean nothing, `(..)*n` and
+    then `x*n` repeat; blocks are `E`, `t`, `m` and `L`.
+    """
+    stages = _spread(text).split("|")
+    seen = "".join(stages)
+    unknown = next((letter for letter in seen if letter not in "EtmL"), None)
+    if unknown is not None:
+        raise _invalid(f"{unknown!r} is no block: E is the embedding, t a layer, L head and loss.")
+    if "m" in seen:
+        raise _invalid("a block of multi-token prediction (m) is not planned yet; list the others without it.")
+    for letter, block in (("E", "embedding"), ("L", "head and loss")):
+        if seen.count(letter) != 1:
+            times = "missing" if letter not in seen else f"there {seen.count(letter)} times"
+            raise _invalid(f"the {block} ({letter}) is {times}, and must be in just one stage.")
+    if not seen.startswith("E") or not seen.endswith("L"):
+        raise _invalid("the embedding (E) must be the first block, and head and loss (L) the last.")
+    empty = next((number for number, stage in enumerate(stages) if not stage), None)
+    if empty is not None:
+        raise _invalid(f"stage {empty} of {len(stages)}, counted from 0, has no block.")
+    return PipelineLayout(form=LISTED, layers=tuple(stage.count("t") for stage in stages))
+
+
+def _spread(text: str) -> str:
+    """Return a list with its repetitions written out."""
+    plain = re.sub(r"[,\s]", "", text)
+    for pattern in (r"\(([^()]+)\)\*(\d{1,5})", r"([^*()])\*(\d{1,5})"):
+        grown = sum(len(match[1]) * int(match[2]) for match in re.finditer(pattern, plain))
+        if grown > MOST_BLOCKS:
+            raise _invalid(f"it has more than {MOST_BLOCKS:,} blocks.")
+        plain = re.sub(pattern, lambda match: match[1] * int(match[2]), plain)
+    return plain
+
+
+def _invalid(problem: str) -> InvalidQuestion:
+    return InvalidQuestion(f"This list of a pipeline's blocks cannot be: {problem}", pointer=POINTER)
+
+
+def written(division: Division) -> str:
+    """Return a division as a list in Megatron-Core's letters, what is alike in a row written once."""
+    last = len(division.layers) - 1
+    stages = [
+        f"{'E' if number == 0 else ''}{_times('t', count)}{'L' if number == last else ''}"
+        for number, count in enumerate(division.layers)
+    ]
+    if len(stages) == 1:
+        return stages[0]
+    runs = [(stage, len(tuple(like))) for stage, like in itertools.groupby(stages[:-1])]
+    return "".join(f"{stage}|" if count == 1 else f"({stage}|)*{count}" for stage, count in runs) + stages[-1]
+
+
+def _times(letter: str, count: int) -> str:
+    return letter * count if count < 3 else f"{letter}*{count}"
+
+
+def _shortest(division: Division, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
+    """Return the shortest way to say a division: a name, the layers of the ends, or the list."""
+    first, last = (sum(division.layers[end::pipeline_parallel]) for end in (0, pipeline_parallel - 1))
+    ends = (PipelineLayout(form=ENDS, last=last), PipelineLayout(form=ENDS, first=first))
+    ways = (named(EVEN), *map(named, ACCOUNTED), *ends, PipelineLayout(form=ENDS, first=first, last=last))
+    for way in ways:
+        if way.division(model, pipeline_parallel, virtual_pipeline) == division:
+            return way.told(model, pipeline_parallel, virtual_pipeline)
+    return written(division)
+
+
+def pipeline_layouts(asked: str | None, forms: tuple[str, ...], model: ModelSpec) -> tuple[PipelineLayout, ...]:
+    """Return the ways to try: the one that a client asked for, or those of a stack's forms, its default first."""
+    if asked is not None:
+        return (read_pipeline_layout(asked),)
+    names = tuple(named(form) for form in forms if form in NAMED)
+    return (*names[:1], *balanced_ways(ByIdentity(model))) if LISTED in forms else names
+
+
+# What a head may cost of what it does by its products alone: layers that are recomputed cost a third more.
+HEAD_SHARES = (0.65, 0.8, 1.0)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def balanced_ways(same: ByIdentity[ModelSpec]) -> tuple[PipelineLayout, ...]:
+    """Return the ways of a model that a search may balance stages by: the head is as much work as some layers."""
+    most = math.ceil(_head_in_layers(same))
+    return tuple(balanced(fewer_first, fewer_last) for fewer_first in (0, 1) for fewer_last in range(most + 1))
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def worthwhile(
+    ways: tuple[PipelineLayout, ...], same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int
+) -> tuple[int, ...]:
+    """Return which of the ways are worth trying in a pipeline, by their places: each division once.
+
+    Of those that the search balances these are the ones whose slowest stage has the least to do, whatever a head costs
+    within `HEAD_SHARES`, with either number of layers in the first stage.
+    """
+    found: dict[Division, int] = {}
+    for place, way in enumerate(ways):
+        division = way.division(same.value, pipeline_parallel, virtual_pipeline)
+        if division is not None:
+            found.setdefault(division, place)
+    kept = {place for place in found.values() if ways[place].fewer is None}
+    for fewer_first in (0, 1):
+        of_first = {
+            division: place for division, place in found.items() if (ways[place].fewer or (-1,))[0] == fewer_first
+        }
+        for share in HEAD_SHARES if of_first else ():
+            head = share * _head_in_layers(same)
+            kept.add(min(of_first.items(), key=lambda item: (_most_work(item[0], pipeline_parallel, head), item[1]))[1])
+    return tuple(sorted(kept))
+
+
+def _most_work(division: Division, pipeline_parallel: int, head: float) -> float:
+    """Return the work of the stage that has the most, in layers."""
+    work = [float(sum(division.layers[stage::pipeline_parallel])) for stage in range(pipeline_parallel)]
+    work[division.head % pipeline_parallel] += head
+    return max(work)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _head_in_layers(same: ByIdentity[ModelSpec]) -> float:
+    """Return how many of a model's mean layers do as many products as its head."""
+    model = same.value
+    layers = sum(op.forward_flops_per_token(0.0) * block.repeats for block in model.layers for op in block.operations)
+    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
+    return head * model.num_layers / layers
+
+
+@functools.lru_cache(maxsize=MOST_KEPT)
+def _division(
+    way: PipelineLayout, same: ByIdentity[ModelSpec], pipeline_parallel: int, virtual_pipeline: int
+) -> Division | None:
+    model, stages = same.value, pipeline_parallel * virtual_pipeline
+    if way.form == BY_COMPUTE:
+        return _by_compute(model, stages)
+    if way.form == LISTED and way.fewer is None:
+        layers: tuple[int, ...] | None = way.layers
+    elif way.form == LISTED:
+        layers = _balanced(model.num_layers, pipeline_parallel, virtual_pipeline, *(way.fewer or (0, 0)))
+    elif way.form == ENDS:
+        layers = _with_ends(model.num_layers, pipeline_parallel, virtual_pipeline, way.first, way.last)
+    elif way.form == BEHIND_FIRST and virtual_pipeline > 1:
+        layers = _even(model.num_layers, stages)
+    else:
+        layers = _OF_COUNT[way.form](model.num_layers, stages)
+    if layers is None or len(layers) != stages or sum(layers) != model.num_layers:
+        return None
+    # The embedding or the head may stand alone.
+    if min(layers) < 0 or 0 in layers[1:-1]:
+        return None
+    return Division(layers=layers, head=stages - 1)
+
+
+def _even(num_layers: int, stages: int) -> tuple[int, ...] | None:
+    each, rest = divmod(num_layers, stages)
+    return None if rest or not each else (each,) * stages
+
+
+def _behind_first(num_layers: int, stages: int) -> tuple[int, ...] | None:
+    return behind_the_first(num_layers, stages) if stages <= num_layers else None
+
+
+def _accounted(for_embedding: int, for_loss: int) -> Callable[[int, int], tuple[int, ...] | None]:
+    """Return the split that counts embedding or head as a layer.
+
+    Source: NVIDIA/Megatron-LM, core/transformer/transformer_block.py, get_num_layers_to_build.
+    """
+
+    def divided(num_layers: int, stages: int) -> tuple[int, ...] | None:
+        each, rest = divmod(num_layers + for_embedding + for_loss, stages)
+        if rest or stages == 1:
+            return (num_layers,) if stages == 1 else None
+        return (each - for_embedding, *(each,) * (stages - 2), each - for_loss)
+
+    return divided
+
+
+_OF_COUNT: Mapping[str, Callable[[int, int], tuple[int, ...] | None]] = MappingProxyType(
+    {EVEN: _even, BEHIND_FIRST: _behind_first, **{form: _accounted(*counts) for form, counts in ACCOUNTED.items()}}
+)
+
+
+def _with_ends(
+    num_layers: int, pipeline_parallel: int, virtual_pipeline: int, first: int | None, last: int | None
+) -> tuple[int, ...] | None:
+    """Return the layers of virtual stages whose ends have so many in all their chunks, the others alike.
+
+    Source: NVIDIA/Megatron-LM, core/transformer/transformer_block.py, get_num_layers_to_build.
+    """
+    if pipeline_parallel == 1:
+        return None
+    given = {place: count for place, count in ((0, first), (pipeline_parallel - 1, last)) if count is not None}
+    others = pipeline_parallel - len(given)
+    each, rest = divmod(num_layers - sum(given.values()), others) if others else (0, num_layers - sum(given.values()))
+    counts = [given.get(stage, each) for stage in range(pipeline_parallel)]
+    if rest or any(count < 1 or count % virtual_pipeline for count in counts):
+        return None
+    return tuple(count // virtual_pipeline for count in counts) * virtual_pipeline
+
+
+def _balanced(
+    num_layers: int, pipeline_parallel: int, virtual_pipeline: int, fewer_first: int, fewer_last: int
+) -> tuple[int, ...] | None:
+    """Return the layers of virtual stages whose first and last stage have fewer than the others by so many.
+
+    Within a stage the first chunks have fewer where they are not alike, but the last chunk of the last stage, which has
+    the head.
+    """
+    each, rest = divmod(num_layers + fewer_first + fewer_last, pipeline_parallel)
+    # All have `each` and one more, but as many of the first as are left over.
+    counts = [each + (stage >= pipeline_parallel - rest) for stage in range(pipeline_parallel)]
+    counts[0] -= fewer_first
+    counts[-1] -= fewer_last
+    if pipeline_parallel == 1 or min(counts) < 1:
+        return None
+    chunks = [_in_chunks(count, virtual_pipeline) for count in counts]
+    chunks[-1].reverse()
+    return tuple(chunks[stage][chunk] for chunk in range(virtual_pipeline) for stage in range(pipeline_parallel))
+
+
+def _in_chunks(count: int, chunks: int) -> list[int]:
+    each, rest = divmod(count, chunks)
+    return [each + (chunk >= chunks - rest) for chunk in range(chunks)]
+
+
+def _by_compute(model: ModelSpec, stages: int) -> Division | None:
+    """Return blocks dealt out by their matrices.
+
+    A stage takes blocks until it has its share of all products, the block
+    that reaches it included, and so stages can be left with nothing, which no stack runs. Only layers and
+    the head cost; the embedding stands first, the last norm before the head, the
+    cast of the logits and the loss behind it. Source: nanotron, `build_model` of
+    models/base.py, which weighs a layer by its matrices and the head by
+    vocabulary x hidden size; the blocks of models/llama.py. It reads as if a share had to be exceeded; in the
+    published runs whose shares end with a layer, 10 of 20 blocks' worth and 5 of 20, the first stage has 10 layers
+    and 5, by their memory and by their time.
+    """
+    dealt = _dealt_by_compute(model, stages)
+    if dealt[-1] + 1 != stages:
+        return None
+    of_layers = dealt[EMBEDDINGS : EMBEDDINGS + model.num_layers]
+    return Division(layers=tuple(of_layers.count(each) for each in range(stages)), head=dealt[-1 - BEHIND_HEAD])
+
+
+def reached_by_compute(model: ModelSpec, stages: int) -> int:
+    """Return how many of so many stages get a block where blocks are dealt out by their matrices."""
+    return _dealt_by_compute(model, stages)[-1] + 1
+
+
+def _dealt_by_compute(model: ModelSpec, stages: int) -> list[int]:
+    """Return the stage of each block, in order."""
+    layers = [0.0] * model.num_layers
+    for block in model.layers:
+        for layer in block.layers:
+            layers[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
+    costs = [0.0] * EMBEDDINGS + layers + [0.0] * LAST_NORMS + [head] + [0.0] * BEHIND_HEAD
+    whole, dealt, stage, done = sum(costs), [], 0, 0.0
+    for cost in costs:
+        dealt.append(stage)
+        done += cost
+        if done * stages >= whole * (stage + 1) and stage < stages - 1:
+            stage += 1
+    return dealt
+
+
+def nearest_degrees(way: PipelineLayout, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
+    """Return the degrees next to one that this way can be divided over, in words; empty where there are none."""
+    can = [
+        degree
+        for degree in range(1, model.num_layers + 1)
+        if way.division(model, degree, virtual_pipeline if degree > 1 else 1) is not None
+    ]
+    below = [degree for degree in can if degree < pipeline_parallel][-1:]
+    above = [degree for degree in can if degree > pipeline_parallel][:1]
+    return " or ".join(map(str, (*below, *above)))
