@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
+
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import ByIdentity
@@ -197,8 +200,8 @@ def pipeline_layouts(asked: str | None, forms: tuple[str, ...], model: ModelSpec
     return (*names[:1], *balanced_ways(ByIdentity(model))) if LISTED in forms else names
 
 
-# What a head may cost of what it does by its products alone: layers that are recomputed cost a third more.
-HEAD_SHARES = (0.65, 0.8, 1.0)
+# What a head costs beside layers by its products: those that are recomputed in full take a third more.
+HEAD_SHARES = (0.75, 1.0)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
@@ -214,8 +217,9 @@ def worthwhile(
 ) -> tuple[int, ...]:
     """Return which of the ways are worth trying in a pipeline, by their places: each division once.
 
-    Of those that the search balances these are the ones whose slowest stage has the least to do, whatever a head costs
-    within `HEAD_SHARES`, with either number of layers in the first stage.
+    Of those that the search balances these are the ones whose slowest stage has the least to do, by what a head costs
+    where nothing is computed again and where all layers are; without virtual stages with one layer fewer in the first
+    stage too, which has the most to hold.
     """
     found: dict[Division, int] = {}
     for place, way in enumerate(ways):
@@ -223,7 +227,7 @@ def worthwhile(
         if division is not None:
             found.setdefault(division, place)
     kept = {place for place in found.values() if ways[place].fewer is None}
-    for fewer_first in (0, 1):
+    for fewer_first in (0, 1) if virtual_pipeline == 1 else (0,):
         of_first = {
             division: place for division, place in found.items() if (ways[place].fewer or (-1,))[0] == fewer_first
         }
@@ -234,19 +238,27 @@ def worthwhile(
 
 
 def _most_work(division: Division, pipeline_parallel: int, head: float) -> float:
-    """Return the work of the stage that has the most, in layers."""
-    work = [float(sum(division.layers[stage::pipeline_parallel])) for stage in range(pipeline_parallel)]
-    work[division.head % pipeline_parallel] += head
-    return max(work)
+    """Return the work of the stage that has the most, in layers; of several chunks, that of each added up."""
+    work = [float(layers) for layers in division.layers]
+    work[division.head] += head
+    starts = range(0, len(work), pipeline_parallel)
+    return sum(max(work[start : start + pipeline_parallel]) for start in starts)
+
+
+def _head_in_layers(same: ByIdentity[ModelSpec]) -> float:
+    """Return how many of a model's mean layers do as many products as its head."""
+    model, (head, *layers) = same.value, block_work(same).tolist()
+    whole = sum(work * block.repeats for work, block in zip(layers, model.layers, strict=True))
+    return float(head * model.num_layers / whole)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _head_in_layers(same: ByIdentity[ModelSpec]) -> float:
-    """Return how many of a model's mean layers do as many products as its head."""
+def block_work(same: ByIdentity[ModelSpec]) -> npt.NDArray[np.float64]:
+    """Return the products of a token, attention's scores apart, in the head and in a layer of each kind."""
     model = same.value
-    layers = sum(op.forward_flops_per_token(0.0) * block.repeats for block in model.layers for op in block.operations)
-    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
-    return head * model.num_layers / layers
+    of_layers = (sum(op.forward_flops_per_token(0.0) for op in block.operations) for block in model.layers)
+    of_head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
+    return np.array([of_head, *of_layers])
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
@@ -326,24 +338,20 @@ def _balanced(
 ) -> tuple[int, ...] | None:
     """Return the layers of virtual stages whose first and last stage have fewer than the others by so many.
 
-    Within a stage the first chunks have fewer where they are not alike, but the last chunk of the last stage, which has
-    the head.
+    Each chunk has as many layers in every stage, for all stages go through it at once, but where some are left out: in
+    the first chunk of the first stages, and in the last one of the last, which has the head.
     """
-    each, rest = divmod(num_layers + fewer_first + fewer_last, pipeline_parallel)
-    # All have `each` and one more, but as many of the first as are left over.
-    counts = [each + (stage >= pipeline_parallel - rest) for stage in range(pipeline_parallel)]
-    counts[0] -= fewer_first
-    counts[-1] -= fewer_last
-    if pipeline_parallel == 1 or min(counts) < 1:
-        return None
-    chunks = [_in_chunks(count, virtual_pipeline) for count in counts]
-    chunks[-1].reverse()
-    return tuple(chunks[stage][chunk] for chunk in range(virtual_pipeline) for stage in range(pipeline_parallel))
-
-
-def _in_chunks(count: int, chunks: int) -> list[int]:
-    each, rest = divmod(count, chunks)
-    return [each + (chunk >= chunks - rest) for chunk in range(chunks)]
+    most = -(-(num_layers + fewer_first + fewer_last) // pipeline_parallel)
+    each, rest = divmod(most, virtual_pipeline)
+    layers = [
+        each + (chunk >= virtual_pipeline - rest) for chunk in range(virtual_pipeline) for _ in range(pipeline_parallel)
+    ]
+    layers[0] -= fewer_first
+    layers[-1] -= fewer_last
+    for stage in range(sum(layers) - num_layers):
+        layers[stage] -= 1
+    is_one_stage, is_empty = pipeline_parallel == 1, min(layers, default=0) < 0 or each == 0
+    return None if is_one_stage or is_empty else tuple(layers)
 
 
 def _by_compute(model: ModelSpec, stages: int) -> Division | None:

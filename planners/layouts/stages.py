@@ -270,22 +270,38 @@ class StageBlocks:
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
 def stage_blocks(pipeline: Pipeline) -> StageBlocks:
     """Return what each stage holds of the model in all its chunks."""
-    model, runs = pipeline.model.value, model_runs(pipeline.model)
-    stages = range(pipeline.degree)
-    of_run = np.zeros((len(runs), pipeline.degree), dtype=np.int64)
-    for stage in stages:
-        for chunk in pipeline.held(stage):
-            for number, run in enumerate(runs):
-                of_run[number, stage] += overlap(chunk, run.layers)
-    of_kind = np.zeros((len(model.layers), pipeline.degree), dtype=np.int64)
+    runs = model_runs(pipeline.model)
+    of_run = _virtual_stage_runs(pipeline).reshape(pipeline.chunks, pipeline.degree, -1).sum(axis=0).T
+    of_kind = np.zeros((len(pipeline.model.value.layers), pipeline.degree), dtype=np.int64)
     for number, run in enumerate(runs):
         of_kind[run.kind] += of_run[number]
-    has_head = np.array([pipeline.has_head(stage) for stage in stages])
+    stages = np.arange(pipeline.degree)
+    has_head = stages == pipeline.division.head % pipeline.degree
     return StageBlocks(
         layers_of_kind=of_kind.T,
         has_head=has_head,
-        table=np.stack([np.array(stages), of_run.sum(axis=0), has_head, *of_run, *of_kind]),
+        table=np.stack([stages, of_run.sum(axis=0), has_head, *of_run, *of_kind]),
     )
+
+
+def virtual_stage_blocks(pipeline: Pipeline) -> FloatArray:
+    """Return heads and layers of each kind of every virtual stage, [virtual stage, quantity]."""
+    of_run, division = _virtual_stage_runs(pipeline), pipeline.division
+    blocks = np.zeros((len(division.layers), 1 + len(pipeline.model.value.layers)))
+    blocks[division.head, 0] = 1.0
+    for number, run in enumerate(model_runs(pipeline.model)):
+        blocks[:, 1 + run.kind] += of_run[:, number]
+    return blocks
+
+
+def _virtual_stage_runs(pipeline: Pipeline) -> IntArray:
+    """Return the layers of each of the model's runs of like ones in every virtual stage, [virtual stage, run]."""
+    ends = np.cumsum(pipeline.division.layers)
+    starts = ends - pipeline.division.layers
+    runs = [run.layers for run in model_runs(pipeline.model)]
+    first, behind = np.array([run.start for run in runs]), np.array([run.stop for run in runs])
+    held: IntArray = np.minimum(ends[:, None], behind) - np.maximum(starts[:, None], first)
+    return np.maximum(held, 0)
 
 
 def overlap(some: range, others: range) -> int:

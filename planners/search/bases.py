@@ -113,8 +113,12 @@ def with_stages(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
     every = _times(
         {**bases, "most": most}, "virtual_pipeline", _fixed_or(fixed, list(range(1, int(most.max(initial=1)) + 1)))
     )
-    every = _where(every, every["virtual_pipeline"] <= every.pop("most"))
-    return with_pipeline_layouts(every, job)
+    chunks = every["virtual_pipeline"]
+    # Of numbers of chunks that leave the largest as many layers the least has the fewest messages.
+    per_stage = -(-job.model.num_layers // every["pipeline_parallel"])
+    is_finer = -(-per_stage // chunks) < -(-per_stage // np.maximum(chunks - 1, 1))
+    kept = (chunks <= every.pop("most")) & ((chunks == 1) | is_finer | (fixed is not None))
+    return with_pipeline_layouts(_where(every, kept), job)
 
 
 def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:

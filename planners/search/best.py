@@ -12,20 +12,23 @@ from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 from plimsoll.planners.search.pool import Pool, ranked
-from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_index
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_and_fastest, complexity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The best layout so far; `fitting_counts` are the numbers of GPUs on which anything fits that could go before it.
 
-    `objective` is what the question's objective makes of its step (`objectives.objective_of`); `has_room` says that it
+    `objective` is what the question's objective makes of its step (`objectives.objective_of`), `fastest` the least of
+    those that it could have been, and `complexity` how many moving parts it has; `has_room` says that it
     fits with room that no offload bought, `is_offloaded` that it keeps states on the host although nobody asked for it.
     """
 
     question: TrainingQuestion
     gpus: int
     objective: float
+    fastest: float
+    complexity: float
     is_late: bool
     has_room: bool
     is_offloaded: bool
@@ -41,13 +44,17 @@ class Best:
         fewer = wants_fewest_gpus(self.question) and bool((counts < self.gpus).any())
         return fewer or not self.has_room
 
-    def could_lose_to(self, gpus: IntArray, seconds: FloatArray) -> BoolArray:
-        """Return where a layout of so many GPUs and seconds a step goes before it, or is its near equal, if it fits.
+    def could_lose_to(self, gpus: IntArray, seconds: FloatArray, complexity: FloatArray) -> BoolArray:
+        """Return where a layout of so many GPUs, seconds and, at the least, moving parts goes before it, if it fits.
 
-        Everything that has more room is taken to be among what was found already.
+        A near equal does that if it is no less simple. Everything that has more room is taken to be among what was
+        found already.
         """
-        most = self.objective * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
-        near: BoolArray = objective_of(self.question, gpus, seconds) <= most
+        objective = objective_of(self.question, gpus, seconds)
+        is_near = objective <= self.objective * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
+        near: BoolArray = (objective <= self.fastest * (1 + ROUNDING_FRACTION)) | (
+            is_near & (complexity <= self.complexity)
+        )
         if not wants_fewest_gpus(self.question):
             return near
         is_in_time = (seconds <= latest_step_seconds(self.question)) & np.isin(gpus, self.fitting_counts)
@@ -60,7 +67,7 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
     if not any(pool.fitting for pool in pools):
         return None
     found = ranked(pools)
-    index = best_index(found, question)
+    index, fastest = best_and_fastest(found, question)
     gpus, seconds = found.layouts.gpus, found.seconds
     is_late = bool(seconds[index] > latest_step_seconds(question))
     # What may lack the host memory goes before nothing that is sure to have it, unless that is late.
@@ -70,6 +77,8 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
         question=question,
         gpus=int(gpus[index]),
         objective=float(objective_of(question, gpus[index], seconds[index])),
+        fastest=fastest,
+        complexity=float(complexity(found.layouts.take([index]))[0]),
         is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
         is_offloaded=is_offloaded,

@@ -11,7 +11,7 @@ what they keep alone (`least_bytes`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from plimsoll.planners.search.bases import Bases, every_base, most_chunks, only,
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.objectives import objective_of
 from plimsoll.planners.search.pool import Pool, alike, evaluated
+from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.timing.efficiency import efficiency_on
@@ -40,7 +41,7 @@ FEW_LAYOUTS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """All layouts of one framework on some GPU counts: bases without stages and shard groups, and the choices on each."""
+    """All layouts of one framework on some GPUs: bases without stages and shard groups, and the choices on each."""
 
     question: TrainingQuestion
     job: Job
@@ -104,44 +105,73 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them."""
-    least = _least_seconds(beyond, beyond.bases)
-    possible = np.flatnonzero(best.could_lose_to(beyond.bases["gpus"], least))
-    order = objective_of(beyond.question, beyond.bases["gpus"][possible], least[possible])
+    least, gpus = _least_seconds(beyond, beyond.bases), beyond.bases["gpus"]
+    simplest = least_complexity(beyond.bases)
+    possible = np.flatnonzero(best.could_lose_to(gpus, least, simplest))
+    order = objective_of(beyond.question, gpus[possible], least[possible])
     possible = possible[np.argsort(order, kind="stable")]
     start, step = 0, BASES_AT_FIRST
     while start < possible.size:
         block = possible[start : start + step]
         start, step = start + step, min(2 * step, MOST_BASES)
-        still = block[best.could_lose_to(beyond.bases["gpus"][block], least[block])]
-        if still.size:
-            staged = with_stages(only(beyond.bases, still), beyond.question, beyond.job)
-            fast = best.could_lose_to(staged["gpus"], _least_seconds(beyond, staged))
-            bases = with_shard_groups(only(staged, fast), beyond.question, beyond.job)
-            for some, choices in _turns(beyond, bases):
-                grid = _allowed(grid_over(beyond.question, beyond.job, some, choices), beyond.job)
+        still = block[best.could_lose_to(gpus[block], least[block], simplest[block])]
+        staged = with_stages(only(beyond.bases, still), beyond.question, beyond.job)
+        staged = _fast(staged, _least_seconds(beyond, staged), best)
+        bases = with_shard_groups(staged, beyond.question, beyond.job)
+        for some, choices in _turns(beyond, bases):
+            quick = _fast(some, _seconds(beyond, some, choices), best)
+            if quick["gpus"].size:
+                grid = _allowed(grid_over(beyond.question, beyond.job, quick, choices), beyond.job)
                 for like in alike(grid):
                     best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 
 
+def _fast(bases: Bases, least: FloatArray, best: Best) -> Bases:
+    """Return the bases that can go before the best layout, by the least seconds of each."""
+    return only(bases, best.could_lose_to(bases["gpus"], least, least_complexity(bases)))
+
+
 def _least_seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     """Return the least that each base can take: its passes, by any stages where it has none yet."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
-    plain = replace(beyond.choices, recompute=((NONE, 1.0),), offload=((0, False),), fused_cross_entropy=(False,))
-    count, chunks = bases["gpus"].size, most_chunks(bases, question, job)
+    chunks, efficiency = most_chunks(bases, question, job), efficiency_on(job.profile.name, hardware)
     undivided = {"virtual_pipeline": np.ones_like(chunks), "pipeline_layout": np.zeros_like(chunks)}
-    grid = grid_over(question, job, {**undivided, **bases, "shard_group": bases["data_parallel"]}, plain)
-    # Matrices that do not divide have no time to work out.
-    index = np.flatnonzero(np.broadcast_to(MATRICES_DIVIDE.obeyed(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
-    least: FloatArray = np.full(count, math.inf)
-    # A stack that shards nothing has no ZeRO stage for a fixed shard group.
-    if index.size and plain.zero_stages:
-        some, efficiency = grid.of_bases(index), efficiency_on(job.profile.name, hardware)
+    every = {**undivided, **bases, "shard_group": bases["data_parallel"]}
+
+    def passes(grid: Grid, index: IntArray) -> FloatArray:
         if "pipeline_layout" in bases:
-            passes = least_seconds(some.layouts, job, hardware, efficiency)
-        else:
-            passes = least_seconds_of_any_stages(some.layouts, job, hardware, efficiency, chunks[index])
-        least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
+            return least_seconds(grid.layouts, job, hardware, efficiency)
+        return least_seconds_of_any_stages(grid.layouts, job, hardware, efficiency, chunks[index])
+
+    return _least_of(beyond, every, replace(beyond.choices, recompute=((NONE, 1.0),)), passes)
+
+
+def _seconds(beyond: Beyond, bases: Bases, choices: Choices) -> FloatArray:
+    """Return what the fastest of the choices take on each base: the first of recomputation, which takes least."""
+    job, hardware = beyond.job, beyond.question.hardware
+    efficiency = efficiency_on(job.profile.name, hardware)
+
+    def steps(grid: Grid, _index: IntArray) -> FloatArray:
+        return step_seconds(grid.layouts, job, hardware, efficiency).total
+
+    return _least_of(beyond, bases, replace(choices, recompute=choices.recompute[:1]), steps)
+
+
+def _least_of(
+    beyond: Beyond, bases: Bases, choices: Choices, seconds: Callable[[Grid, IntArray], FloatArray]
+) -> FloatArray:
+    """Return the least seconds of each base's layouts without offload; infinite where its matrices do not divide."""
+    plain = replace(choices, offload=((0, False),), fused_cross_entropy=(False,))
+    least: FloatArray = np.full(bases["gpus"].size, math.inf)
+    # A stack that shards nothing has no ZeRO stage for a fixed shard group.
+    if least.size and plain.zero_stages:
+        grid = grid_over(beyond.question, beyond.job, bases, plain)
+        divides = np.broadcast_to(MATRICES_DIVIDE.obeyed(grid.layouts, beyond.job), grid.shape)
+        index = np.flatnonzero(divides.all(axis=(0, 1, 2)))
+        if index.size:
+            some = grid.of_bases(index)
+            least[index] = np.broadcast_to(seconds(some, index), some.shape).min(axis=(0, 1, 2))
     return least
 
 
@@ -167,21 +197,22 @@ def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_sto
     """Give memory to what of a grid is fast enough, the fastest first."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
     gpus = np.broadcast_to(grid.layouts.gpus, (grid.bases,))
+    simplest = np.broadcast_to(complexity(grid.layouts), grid.shape)
     total = step_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware)).total
     seconds = np.broadcast_to(total, grid.shape)
-    live = best.could_lose_to(gpus, seconds) & grid.distinct
+    live = best.could_lose_to(gpus, seconds, simplest) & grid.distinct
     index = np.flatnonzero(live.any(axis=(0, 1, 2)))
     if not index.size:
         return best
     some = replace(grid.of_bases(index), distinct=live[..., index])
-    gpus, seconds = gpus[index], seconds[..., index]
+    gpus, seconds, simplest = gpus[index], seconds[..., index], simplest[..., index]
     quickest = np.where(some.distinct, objective_of(question, gpus, seconds), math.inf).min(axis=(0, 1, 2))
     order = np.argsort(quickest, kind="stable")[: np.count_nonzero(quickest < math.inf)]
     start, step = 0, max(LAYOUTS_AT_FIRST // math.prod(grid.shape[:-1]), 1)
     while start < order.size:
         part = np.sort(order[start : start + step])
         start, step = start + step, 2 * step
-        live = some.distinct[..., part] & best.could_lose_to(gpus[part], seconds[..., part])
+        live = some.distinct[..., part] & best.could_lose_to(gpus[part], seconds[..., part], simplest[..., part])
         fast = replace(some.of_bases(part), distinct=live)
         found = evaluated(fast, job, hardware, should_stop, only_room=True)
         if found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -35,7 +36,12 @@ class Ranked:
 
 
 def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
-    """Return the index of the best layout among those that fit.
+    """Return the index of the best layout among those that fit."""
+    return best_and_fastest(ranked, question)[0]
+
+
+def best_and_fastest(ranked: Ranked, question: TrainingQuestion) -> tuple[int, float]:
+    """Return the index of the best layout among those that fit, and the objective of the fastest that could be it.
 
     What is sure to have the host memory goes before what may lack it. For the fewest
     GPUs any other layout that fits counts; otherwise one that fits with room goes
@@ -55,7 +61,7 @@ def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     chosen &= _preferred(ranked, chosen, objective)
     near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
     order = np.lexsort((near, ranked.peaks[near], objective[near], complexity(ranked.layouts.take(near))))
-    return int(near[order[0]])
+    return int(near[order[0]]), float(objective[chosen].min())
 
 
 def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> BoolArray:
@@ -112,9 +118,11 @@ def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
 
 def complexity(layouts: Candidates) -> FloatArray:
     """Return how many moving parts a layout has: one for each kind of parallelism and each trick."""
-    parts = (
+    return _count(
         layouts.pipeline_parallel > 1,
         layouts.virtual_pipeline > 1,
+        # The stack's own way to divide a pipeline stands first.
+        layouts.pipeline_layout > 0,
         layouts.context_parallel > 1,
         layouts.tensor_parallel > 1,
         layouts.expert_parallel > 1,
@@ -128,7 +136,19 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.fused_cross_entropy,
         (layouts.zero_stage > 0) & (layouts.data_parallel == 1),
     )
-    count: FloatArray = np.array(parts).sum(axis=0, dtype=np.float64)
+
+
+def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:
+    """Return how many moving parts all layouts have at the least that are made of a mesh."""
+    return _count(
+        *(bases[name] > 1 for name in ("pipeline_parallel", "context_parallel", "tensor_parallel", "expert_parallel")),
+        bases["sequence_parallel"] > 0,
+        *(bases[name] > least for name, least in (("virtual_pipeline", 1), ("pipeline_layout", 0)) if name in bases),
+    )
+
+
+def _count(*parts: BoolArray) -> FloatArray:
+    count: FloatArray = sum((part.astype(np.float64) for part in parts), np.zeros(1))
     return count
 
 

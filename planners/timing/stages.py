@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import block_work
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, once
-from plimsoll.planners.layouts.stages import MOST_KEPT_PIPELINES, Pipeline, Pipelines, pipelines_of, stage_blocks
+from plimsoll.planners.layouts.stages import (
+    MOST_KEPT_PIPELINES,
+    Pipeline,
+    Pipelines,
+    pipelines_of,
+    virtual_stage_blocks,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +62,11 @@ def pacing_stages(layouts: Candidates, job: Job) -> PacingStages:
     """Return the stages that can be the slowest of every layout."""
     different, place = pipelines_of(layouts, job)
     pacing = [_pacing(pipeline) for pipeline in different]
-    most = max(len(stages) for stages in pacing)
-    stages = np.array([(*(stages[0],) * (most - len(stages)), *stages) for stages in pacing], dtype=np.int64).T
-    tables = Pipelines(different=different, stages=stages, place=place)
-    heads, *layers = tables.of_tables(_blocks, axes=len(layouts.shape))
+    most = max(rows.shape[1] for rows in pacing)
+    # The first row stands in for those that a shorter list lacks.
+    rows = np.array([[row if row < of_one.shape[1] else 0 for row in range(most)] for of_one in pacing]).T
+    tables = Pipelines(different=different, stages=rows, place=place)
+    heads, *layers = tables.of_tables(_pacing, axes=len(layouts.shape))
     return PacingStages(layers_of_kind=tuple(layers), heads=heads)
 
 
@@ -69,18 +77,21 @@ def equal_shares(layouts: Candidates, job: Job) -> PacingStages:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
-def _blocks(pipeline: Pipeline) -> FloatArray:
-    """Return whether each stage has the head, and its layers of each kind, [quantity, stage]."""
-    blocks = stage_blocks(pipeline)
-    return np.stack([blocks.has_head, *blocks.layers_of_kind.T]).astype(np.float64)
+def _pacing(pipeline: Pipeline) -> FloatArray:
+    """Return the heads and layers of each kind that can set the pace, [quantity, row].
 
-
-@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
-def _pacing(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return the first of the stages that none has as much of everything as."""
-    of_stages = _blocks(pipeline).T
+    Of one chunk a stage those are of the stages that none has as much of everything as. Of several, rounds of
+    micro-batches go through one chunk of all stages, then through the next (Narayanan et al. 2021, section 2.2,
+    arXiv:2104.04473), so that the pace is that of the slowest of each chunk, one after another.
+    """
+    of_chunks = virtual_stage_blocks(pipeline).reshape(pipeline.chunks, pipeline.degree, -1)
+    if pipeline.chunks > 1:
+        slowest = (of_chunks @ block_work(pipeline.model)).argmax(axis=1)
+        summed: FloatArray = of_chunks[np.arange(pipeline.chunks), slowest].sum(axis=0)
+        return summed.reshape(-1, 1)
+    (of_stages,) = of_chunks
     kept: list[int] = []
     for stage in np.argsort(-of_stages.sum(axis=1), kind="stable").tolist():
         if not any((of_stages[other] >= of_stages[stage]).all() for other in kept):
             kept.append(stage)
-    return tuple(sorted(kept))
+    return of_stages[sorted(kept)].T
