@@ -15,7 +15,7 @@ from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
-from plimsoll.planners.search.bases import with_pipeline_layouts
+from plimsoll.planners.search.bases import are_chunks_finer, only, with_pipeline_layouts
 from plimsoll.planners.search.rules.fields import DEGREES
 from plimsoll.planners.stacks.records import Capabilities
 
@@ -192,7 +192,8 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
 
 def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray]:
     """Return mesh shapes, and which repeat another with a smaller shard group."""
-    degrees = with_pipeline_layouts(_degrees(question, job, gpus), job)
+    degrees = _degrees(question, job, gpus)
+    degrees = with_pipeline_layouts(only(degrees, are_chunks_finer(degrees, question, job)), job, only_first=True)
     mesh = over_expert_degrees(degrees, question, job)
     groups = _shard_groups(question, job, mesh)
     # A group that is all replicas after all stands first already.

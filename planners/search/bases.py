@@ -58,8 +58,8 @@ def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bas
     return _where(grouped, grouped["data_parallel"] % grouped["shard_group"] == 0)
 
 
-def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job) -> Bases:
-    """Return the bases with every way to divide their pipelines that is worth trying; none goes where there is no way.
+def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first: bool = False) -> Bases:
+    """Return the bases with every way to divide their pipelines that is worth trying, or the first; none without a way.
 
     A way that a client asked for stays with all of them: the rules tell where it cannot be.
     """
@@ -68,7 +68,9 @@ def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job) -> Bases:
     most, same = int(bases["virtual_pipeline"].max(initial=1)), ByIdentity(job.model)
     keys, place = distinct((bases["pipeline_parallel"] - 1) * most + bases["virtual_pipeline"] - 1)
     ways = [
-        worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1) if key // most else (0,)
+        worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1)[: 1 if only_first else None]
+        if key // most
+        else (0,)
         for key in keys.tolist()
     ]
     counts = np.array([len(some) for some in ways], dtype=np.int64)[place]
@@ -113,12 +115,17 @@ def with_stages(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
     every = _times(
         {**bases, "most": most}, "virtual_pipeline", _fixed_or(fixed, list(range(1, int(most.max(initial=1)) + 1)))
     )
-    chunks = every["virtual_pipeline"]
-    # Of numbers of chunks that leave the largest as many layers the least has the fewest messages.
-    per_stage = -(-job.model.num_layers // every["pipeline_parallel"])
+    is_able = every["virtual_pipeline"] <= every.pop("most")
+    return with_pipeline_layouts(_where(every, is_able & are_chunks_finer(every, question, job)), job)
+
+
+def are_chunks_finer(bases: Mapping[str, IntArray], question: TrainingQuestion, job: Job) -> BoolArray:
+    """Return where chunks are smaller than with one fewer of them: of equal ones the fewest have fewest messages."""
+    chunks, fixed = bases["virtual_pipeline"], question.layout.virtual_pipeline
+    per_stage = -(-job.model.num_layers // bases["pipeline_parallel"])
     is_finer = -(-per_stage // chunks) < -(-per_stage // np.maximum(chunks - 1, 1))
-    kept = (chunks <= every.pop("most")) & ((chunks == 1) | is_finer | (fixed is not None))
-    return with_pipeline_layouts(_where(every, kept), job)
+    finer: BoolArray = (chunks == 1) | is_finer | (fixed is not None)
+    return finer
 
 
 def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
