@@ -21,7 +21,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi proofs-of properties same-answers sbom serve soak test test-fast
+.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web famous-runs faults faults-found format fuzz fuzz-api help lint lock openapi proofs-of properties same-answers sbom serve soak test test-fast
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
+
+famous-runs: $(VENV)/.test ## Plan published trainings as they ran, and with their layout open
+	$(BIN)/python -m benchmarks.famous_runs
 
 properties: $(VENV)/.test ## Look for counterexamples to the laws of planning among many random questions
 	PLIMSOLL_PROPERTIES=wide $(BIN)/python -m pytest -p no:cacheprovider --numprocesses $(TEST_PROCESSES) tests/properties

@@ -1,0 +1,1 @@
+"""Published trainings of language models, planned as they ran and with the layout left to the planner."""
