@@ -178,7 +178,11 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step: `tflops_per_gpu` counts the model's own operations only."""
+    """One optimizer step: `tflops_per_gpu` counts the model's own operations only.
+
+    `highest_measured_utilization` is the highest that any public run of such a model reached on the card, in this
+    format; None where none is known.
+    """
 
     seconds: float
     low_seconds: float
@@ -187,6 +191,7 @@ class Step:
     tokens_per_second: float
     tflops_per_gpu: float
     model_flops_utilization: float
+    highest_measured_utilization: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from plimsoll.planners.timing.traffic import (
     tensor_parallel_message_bytes,
     update_gather_seconds,
 )
+from plimsoll.planners.timing.utilization import highest_utilization
 
 # The host's optimizer reads and writes fp32 master weights and two moments and reads the gradient: 7 x 4 bytes.
 HOST_OPTIMIZER_BYTES = 28
@@ -169,6 +170,7 @@ def told(
     tokens = job.global_batch_size * job.sequence_length
     rate = train_flops_per_token(job) * tokens / total / int(layouts.gpus[index])
     low, high = efficiency.band(experts=bool(job.model.experts_per_token))
+    highest = highest_utilization(hardware.gpu.id, job)
     stalls = float(stall_seconds(layouts.take([index]), job, efficiency)[0])
     return Step(
         seconds=total,
@@ -178,6 +180,7 @@ def told(
         tokens_per_second=tokens / total,
         tflops_per_gpu=rate / 1e12,
         model_flops_utilization=rate / hardware.gpu.peak_flops_per_second[job.precision.compute_format],
+        highest_measured_utilization=None if highest is None else highest.fraction,
     )
 
 

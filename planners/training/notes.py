@@ -24,6 +24,7 @@ from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
+from plimsoll.planners.timing.utilization import highest_utilization
 from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
@@ -151,6 +152,7 @@ def _time(told: Told) -> Iterator[str]:
         yield "No usd_per_gpu_hour is given, so that layouts are compared in GPU time, as at any one price."
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
     yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
+    yield from _unmeasured_utilization(told)
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction,
         "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
@@ -162,6 +164,17 @@ def _time(told: Told) -> Iterator[str]:
     else:
         yield "No traffic overlaps compute."
     yield from _attention(told)
+
+
+def _unmeasured_utilization(told: Told) -> Iterator[str]:
+    """Yield that nobody measured what the plan claims, where the best of the card's public runs reached less."""
+    claimed = told.plan.step.model_flops_utilization
+    highest = highest_utilization(told.question.hardware.gpu.id, told.job)
+    if highest is not None and claimed > highest.fraction:
+        yield (
+            f"A utilization of {claimed:.1%} is more than anyone measured of such models on this GPU in this "
+            f"precision: the highest public one is {highest.fraction:.1%}, {highest.run}. The step may well take longer."
+        )
 
 
 def _attention(told: Told) -> Iterator[str]:
