@@ -187,14 +187,15 @@ def _as_it_ran(run: FamousRun) -> Iterator[str]:
     learned = "" if method == "full" else f"{method}, "
     hardware = run.request["hardware"]
     gpus = f"{run.gpus:,} × {hardware['gpu']}"
-    yield f"- Ran with {run.ran_with} on {gpus}, asked as {run.request['framework']}: {asked}."
+    yield f"- Ran on {gpus} with {run.ran_with}. Asked as {run.request['framework']}: {asked}."
     yield (
         f"- Job: {learned}{training['global_batch_size']:,} sequences of {training['sequence_length']:,} tokens, "
         f"{training['precision']}, {training.get('optimizer', 'adamw')}."
     )
     if run.pipeline_division is not None:
         yield f"- Pipeline: {run.pipeline_division}"
-    yield f"- Published: {run.published.words}; compared in seconds ({conversion(run)})."
+    counted = conversion(run)
+    yield f"- Published: {run.published.words}{'' if counted is None else f'; in seconds by {counted}'}."
     if run.left_open:
         yield f"- Left to the planner: {', '.join(words.WORDS[name] for name in run.left_open)}."
     yield from (f"- {sentence}" for sentence in run.unsaid)

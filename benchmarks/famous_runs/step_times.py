@@ -29,20 +29,17 @@ def published_step_seconds(run: FamousRun, model: ModelSpec) -> float | None:
     return COUNTED[str(published.counting)](run, model) / rate / run.gpus
 
 
-def conversion(run: FamousRun) -> str:
-    """Return in words how the published figure became seconds."""
+def conversion(run: FamousRun) -> str | None:
+    """Return in words how the published figure became seconds; None where it is seconds, or no speed is published."""
     published = run.published
-    if published.seconds is not None:
-        return "the step time itself"
     if published.tokens_per_second_per_gpu is not None:
-        return "tokens of a step over tokens/s of all GPUs"
+        return "a step's tokens over the tokens/s of all GPUs"
     if published.gpu_hours is not None:
-        return "GPU hours over GPUs, the part of a step's tokens"
+        return "GPU hours over GPUs, for a step's part of the tokens"
     if published.counting is None:
-        return "no speed was published"
+        return None
     return {
-        "recomputation": "96·B·s·l·h²·(1 + s/6h + V/16lh) operations (Narayanan et al. 2021, equation 2), "
-        "recomputation counted",
+        "recomputation": "96·B·s·l·h²·(1 + s/6h + V/16lh) operations, recomputation counted (Narayanan et al. 2021)",
         "whole attention": "three times the forward operations, attention counted whole",
         "causal attention": "three times the forward operations, attention counted as causal",
     }[published.counting]

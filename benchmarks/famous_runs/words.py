@@ -28,6 +28,8 @@ WORDS = {
 }
 # What goes without saying.
 USUAL = {
+    "tensor_parallel": 1,
+    "pipeline_parallel": 1,
     "virtual_pipeline": 1,
     "context_parallel": 1,
     "expert_parallel": 1,

@@ -5,9 +5,7 @@ from tests.benchmarks.famous_runs.records import LAYOUT, REFUSED, planned
 
 
 def test_a_layout_says_nothing_that_goes_without_saying():
-    assert words.layout(LAYOUT) == (
-        "data 2 × tensor 4 × pipeline 1, ZeRO 1, micro-batch 1, recompute none, sequence parallel"
-    )
+    assert words.layout(LAYOUT) == ("data 2 × tensor 4, ZeRO 1, micro-batch 1, recompute none, sequence parallel")
 
 
 def test_virtual_stages_are_of_the_pipeline_and_hybrid_groups_are_named():
