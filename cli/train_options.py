@@ -133,6 +133,12 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--shard-group", "layout.shard_group", "Ranks that share one copy.", int, LAYOUT_PANEL),
     option("--offload", "layout.offload", "none, optimizer or optimizer+parameters.", panel=LAYOUT_PANEL),
     option("--offload-target", "layout.offload_target", "cpu or nvme.", panel=LAYOUT_PANEL),
+    option(
+        "--pipeline-layout",
+        "layout.pipeline_layout",
+        "even, account-for-embedding-and-loss, first=N,last=M or a list such as 'Et*7|(t*8|)*14t*7L'.",
+        panel=LAYOUT_PANEL,
+    ),
     option("--pipeline-schedule", "layout.pipeline_schedule", "1f1b, gpipe or pipedream.", panel=LAYOUT_PANEL),
     option(
         "--gradient-compression",

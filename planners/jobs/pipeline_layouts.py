@@ -43,6 +43,9 @@ LONGEST_LIST = 4096  # characters of a list as it is written
 MOST_BLOCKS = 16_384  # of one that is written out
 MOST_KEPT = 4096
 
+# Embedding, and head with loss, which may stand alone.
+BLOCKS_BESIDE_LAYERS = 2
+
 # Of blocks that cost nothing in `by-compute`, by where they stand (nanotron, models/llama.py).
 EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
 
@@ -111,9 +114,9 @@ def read_pipeline_layout(text: str) -> PipelineLayout:
     wanted = text.strip()
     if wanted in NAMED:
         return named(wanted)
-    ends = re.fullmatch(r"(?:first=(\d{1,5}))?,?\s*(?:last=(\d{1,5}))?", wanted)
-    if wanted and ends is not None and any(ends.groups()):
-        first, last = (None if count is None else int(count) for count in ends.groups())
+    ends = re.fullmatch(r"first=(\d{1,5})(?:,\s*last=(\d{1,5}))?|last=(\d{1,5})", wanted)
+    if ends is not None:
+        first, last = (None if count is None else int(count) for count in (ends[1], ends[2] or ends[3]))
         return PipelineLayout(form=ENDS, first=first, last=last)
     if re.search(r"[|*]", wanted) or re.fullmatch(r"[EtmL,()\s]+", wanted):
         return _listed(wanted)
@@ -132,6 +135,11 @@ def _listed(text: str) -> PipelineLayout:
     """
     stages = _spread(text).split("|")
     seen = "".join(stages)
+    if set(seen) & set("()*"):
+        raise _invalid(
+            "repeat with x*3 or (xy|)*3; parentheses within parentheses, or without *N behind them, have to be "
+            "written out."
+        )
     unknown = next((letter for letter in seen if letter not in "EtmL"), None)
     if unknown is not None:
         raise _invalid(f"{unknown!r} is no block: E is the embedding, t a layer, L head and loss.")
@@ -145,7 +153,7 @@ def _listed(text: str) -> PipelineLayout:
         raise _invalid("the embedding (E) must be the first block, and head and loss (L) the last.")
     empty = next((number for number, stage in enumerate(stages) if not stage), None)
     if empty is not None:
-        raise _invalid(f"stage {empty} of {len(stages)}, counted from 0, has no block.")
+        raise _invalid(f"stage {empty} of {len(stages)}, counted from 0, has no block: give it one, or omit a |.")
     return PipelineLayout(form=LISTED, layers=tuple(stage.count("t") for stage in stages))
 
 
@@ -155,7 +163,7 @@ def _spread(text: str) -> str:
     for pattern in (r"\(([^()]+)\)\*(\d{1,5})", r"([^*()])\*(\d{1,5})"):
         grown = sum(len(match[1]) * int(match[2]) for match in re.finditer(pattern, plain))
         if grown > MOST_BLOCKS:
-            raise _invalid(f"it has more than {MOST_BLOCKS:,} blocks.")
+            raise _invalid(f"it has more than {MOST_BLOCKS:,} blocks; repeat less.")
         plain = re.sub(pattern, lambda match: match[1] * int(match[2]), plain)
     return plain
 
@@ -395,12 +403,14 @@ def _dealt_by_compute(model: ModelSpec, stages: int) -> list[int]:
     return dealt
 
 
-def nearest_degrees(way: PipelineLayout, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
-    """Return the degrees next to one that this way can be divided over, in words; empty where there are none."""
+def nearest_degrees(
+    ways: tuple[PipelineLayout, ...], model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int
+) -> str:
+    """Return the degrees next to one that some of these ways can divide over, in words; empty where there are none."""
     can = [
         degree
-        for degree in range(1, model.num_layers + 1)
-        if way.division(model, degree, virtual_pipeline if degree > 1 else 1) is not None
+        for degree in range(1, model.num_layers + BLOCKS_BESIDE_LAYERS + 1)
+        if any(way.division(model, degree, virtual_pipeline if degree > 1 else 1) is not None for way in ways)
     ]
     below = [degree for degree in can if degree < pipeline_parallel][-1:]
     above = [degree for degree in can if degree > pipeline_parallel][:1]

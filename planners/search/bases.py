@@ -12,13 +12,12 @@ import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.pipeline_layouts import worthwhile
+from plimsoll.planners.jobs.pipeline_layouts import BLOCKS_BESIDE_LAYERS, worthwhile
 from plimsoll.planners.layouts.candidates import BoolArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import expert_degrees, replicas_form_groups
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.search.rules.pipelines import BLOCKS_BESIDE_LAYERS
 
 Bases = dict[str, IntArray]
 
@@ -59,23 +58,21 @@ def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bas
 
 
 def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first: bool = False) -> Bases:
-    """Return the bases with every way to divide their pipelines that is worth trying, or the first; none without a way.
+    """Return the bases with every way to divide their pipelines that is worth trying, or with the first.
 
-    A way that a client asked for stays with all of them: the rules tell where it cannot be.
+    Where none divides them the stack's default stays, and where a client asked for one way that does: the rules tell.
     """
     if len(job.pipeline_layouts) == 1:
         return {**bases, "pipeline_layout": np.zeros_like(bases["pipeline_parallel"])}
     most, same = int(bases["virtual_pipeline"].max(initial=1)), ByIdentity(job.model)
     keys, place = distinct((bases["pipeline_parallel"] - 1) * most + bases["virtual_pipeline"] - 1)
     ways = [
-        worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1)[: 1 if only_first else None]
-        if key // most
-        else (0,)
+        (worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1) if key // most else ()) or (0,)
         for key in keys.tolist()
     ]
-    counts = np.array([len(some) for some in ways], dtype=np.int64)[place]
+    every = [np.array(some[: 1 if only_first else None], dtype=np.int64) for some in ways]
+    counts = np.array([some.size for some in every], dtype=np.int64)[place]
     spread = {name: np.repeat(values, counts) for name, values in bases.items()}
-    every = [np.array(some, dtype=np.int64) for some in ways]
     taken = [every[number] for number in place.tolist()]
     return {**spread, "pipeline_layout": np.concatenate(taken) if taken else place}
 

@@ -95,7 +95,9 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
         fused_cross_entropy=choices.fused_cross_entropy[-1:],
     )
     staged = with_stages(only(bases, is_least), question, beyond.job)
-    is_plain = (staged["virtual_pipeline"] == 1) | (question.layout.virtual_pipeline is not None)
+    # A list of blocks says how many virtual stages there are.
+    says = question.layout.virtual_pipeline is not None or question.layout.pipeline_layout is not None
+    is_plain = (staged["virtual_pipeline"] == 1) | says
     least = with_shard_groups(only(staged, is_plain), question, beyond.job)
     if not least["gpus"].size:
         return None
@@ -117,6 +119,8 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         still = block[best.could_lose_to(gpus[block], least[block], simplest[block])]
         staged = with_stages(only(beyond.bases, still), beyond.question, beyond.job)
         staged = _fast(staged, _least_seconds(beyond, staged), best)
+        if not staged["gpus"].size:
+            continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)
         for some, choices in _turns(beyond, bases):
             quick = _fast(some, _seconds(beyond, some, choices), best)

@@ -13,6 +13,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, EVEN
 from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, has_norm_apart
 from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
@@ -95,6 +96,9 @@ def _choices(layout: Layout) -> Iterator[str]:
         yield f"{layout.virtual_pipeline} virtual stages per GPU"
     if layout.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
         yield f"schedule {layout.pipeline_schedule}"
+    # These two are as even as can be.
+    if layout.pipeline_layout not in (None, EVEN, BEHIND_FIRST):
+        yield f"stages {layout.pipeline_layout}"
     if layout.offload != "none":
         yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
     if layout.activation_offload:
@@ -201,12 +205,13 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
     switched = {
         "sequence_parallel": layout.sequence_parallel,
         "virtual_pipeline": layout.virtual_pipeline > 1 and layout.virtual_pipeline,
+        "pipeline_layout": layout.pipeline_layout not in (None, _plain_stages(told)) and layout.pipeline_layout,
         "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
         "recompute": layout.recompute != "none" and layout.recompute,
         "fused_cross_entropy": layout.fused_cross_entropy,
     }
     chosen = [
-        f"{field} {str(value).lower()}"
+        f"{field} {str(value).lower() if isinstance(value, bool) else value}"
         for field, value in switched.items()
         if value is not False and field not in named
     ]
@@ -228,6 +233,11 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
             "No number of GPUs is named, so the plan takes the fewest that need no offload; objective fewest_gpus "
             "offloads where fewer will do then."
         )
+
+
+def _plain_stages(told: Told) -> str:
+    """Return how the stack divides a pipeline unless it is told otherwise."""
+    return told.job.profile.can.pipeline_layouts[0]
 
 
 def _layers(told: Told) -> Iterator[str]:

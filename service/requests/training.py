@@ -225,8 +225,8 @@ class LayoutPart(Wire):
             description=(
                 "How a pipeline's blocks are divided among its stages: "
                 f"{', '.join(NAMED)}, first=N,last=M (layers of the first and the last stage), or a list of every "
-                "virtual stage's blocks in Megatron-Core's letters, such as `Et*7|(t*8|)*14t*7L` (E embedding, t "
-                "layer, L head and loss, | the next stage). Absent: the best that the framework can."
+                "virtual stage's blocks, such as `Et*7|(t*8|)*14t*7L`: E is the embedding, t a layer, L head and "
+                "loss, | begins the next stage, and *N repeats. Absent: the fastest way the framework supports."
             ),
         ),
     ] = None

@@ -188,6 +188,8 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("batch per rank", batch),
             ("recompute", recompute_text(layout)),
             ("stages per GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
+            # Earlier versions did not say how stages are divided.
+            ("stages divided", layout.get("pipeline_layout")),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
             ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),

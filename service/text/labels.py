@@ -29,6 +29,7 @@ _FURTHER_OF_TRAINING: Mapping[str, Callable[[Any], str]] = {
     "sequence_parallel": _word("sequence parallel"),
     "offload_target": _number("to "),
     "pipeline_schedule": str,
+    "pipeline_layout": lambda way: "one stage" if way is None else f"stages {way}",
 }
 _FURTHER_OF_SERVING: Mapping[str, Callable[[Any], str]] = {
     "decode_context_parallel": _number("decode c"),

@@ -9,7 +9,9 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.pipeline_layouts import (
+    BLOCKS_BESIDE_LAYERS,
     BY_COMPUTE,
+    ENDS,
     LISTED,
     PipelineLayout,
     nearest_degrees,
@@ -18,9 +20,6 @@ from plimsoll.planners.jobs.pipeline_layouts import (
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.stages import pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
-
-# Embedding, and head with loss, which may stand alone.
-BLOCKS_BESIDE_LAYERS = 2
 
 
 def _chunks(layouts: Candidates) -> IntArray:
@@ -45,7 +44,7 @@ STAGES_HAVE_LAYERS = Rule(
     name="stages_have_layers",
     field="pipeline_parallel",
     reads=("pipeline_parallel", "virtual_pipeline"),
-    reason="pipeline_parallel x virtual_pipeline must not exceed the layers",
+    reason="every stage needs a layer, or the embedding or the head alone",
     breaches=(FixedBreach(where=_outnumber_layers, words=_too_many_chunks),),
 )
 
@@ -69,7 +68,12 @@ def _undivided(case: Case, job: Job) -> str:
     """Return why a way does not divide these blocks, and the nearest degrees that it does."""
     stages, virtual, model = case.layout.pipeline_parallel, case.layout.virtual_pipeline, job.model
     way = job.pipeline_layouts[0]
-    into = f"{stages} stages" if virtual == 1 else f"{stages} x {virtual} = {stages * virtual} chunks"
+    into = counted(stages, "stage") if virtual == 1 else f"{stages} x {virtual} = {stages * virtual} chunks"
+    if way.form == LISTED:
+        return (
+            f"pipeline_layout lists {counted(sum(way.layers), 'layer')} in {counted(len(way.layers), 'stage')}; "
+            f"{model.name} has {counted(model.num_layers, 'layer')} and this layout {into}: list as many."
+        )
     if stages == 1:
         return f"pipeline_layout {way.told(model, stages, virtual)} needs pipeline_parallel above 1."
     if way.form == BY_COMPUTE:
@@ -78,24 +82,26 @@ def _undivided(case: Case, job: Job) -> str:
             f"pipeline_parallel {stages} is too many: {job.profile.name} gives each stage a like share of the work, so "
             f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
         )
-    if way.form == LISTED:
-        listed = counted(sum(way.layers), "layer")
-        return (
-            f"pipeline_layout lists {listed} in {counted(len(way.layers), 'stage')}, and {into} of {model.name} have "
-            f"{model.num_layers}{_empty_chunks(way)}."
-        )
-    nearest = nearest_degrees(way, model, stages, virtual)
-    hint = f"pipeline_parallel {nearest} can be, where it divides the GPUs too" if nearest else "no other degree can be"
-    return (
-        f"{counted(model.num_layers, 'layer')} cannot be divided into {into} by pipeline_layout "
-        f"{way.told(model, stages, virtual)}: {hint}."
-    )
+    nearest = nearest_degrees(job.pipeline_layouts, model, stages, virtual)
+    hint = f"pipeline_parallel {nearest} can, where it divides the GPUs too" if nearest else "no degree can"
+    by = f"by pipeline_layout {way.told(model, stages, virtual)}{_uneven_ends(way, case, job)}"
+    if len(job.pipeline_layouts) > 1:
+        by = f"in any way that {job.profile.name} is planned with"
+    return f"{counted(model.num_layers, 'layer')} cannot be divided into {into} {by}: {hint}."
 
 
-def _empty_chunks(way: PipelineLayout) -> str:
-    """Return which stage of a list, neither the first nor the last, has no layer, as the end of a sentence."""
-    empty = [number for number, layers in enumerate(way.layers[1:-1], start=1) if not layers]
-    return f"; stage {empty[0]} has no layer" if empty else ""
+def _uneven_ends(way: PipelineLayout, case: Case, job: Job) -> str:
+    """Return what of a way that names the ends' layers does not divide, in parentheses; empty of another way."""
+    if way.form != ENDS:
+        return ""
+    virtual = case.layout.virtual_pipeline
+    given = {name: count for name, count in (("first", way.first), ("last", way.last)) if count is not None}
+    for name, count in given.items():
+        if count % virtual or not count:
+            return f" ({counted(count, 'layer')} of the {name} stage cannot be in {counted(virtual, 'chunk')})"
+    others = case.layout.pipeline_parallel - len(given)
+    left = job.model.num_layers - sum(given.values())
+    return f" ({counted(left, 'layer')} are left for {counted(others, 'stage')} in {counted(virtual, 'chunk')} each)"
 
 
 PIPELINE_LAYOUT_DIVIDES = Rule(

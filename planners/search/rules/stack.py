@@ -6,8 +6,9 @@ An entry judges the field that a client fixed, by itself and before any layout i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
+from plimsoll.planners.jobs.pipeline_layouts import ENDS, LISTED, read_pipeline_layout
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
@@ -89,6 +90,10 @@ def _are_outside(terms: tuple[Any, ...], choices: tuple[Any, ...]) -> BoolArray 
     return np.array(are_outside) if any(are_outside) else None
 
 
+WRITTEN_AS: Mapping[str, str] = MappingProxyType({ENDS: "first=N,last=M", LISTED: "a list of blocks"})
+"""The forms of `pipeline_layout` that are not asked for by their name."""
+
+
 def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
     if choices:
         return must_be(profile, field, choices, wanted)
@@ -106,6 +111,12 @@ def _smaller_groups(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a shard group is not all replicas, on a stack that knows no smaller ones."""
     lacking: BoolArray = NOWHERE if job.profile.can.shard_group else layouts.shard_group != layouts.data_parallel
     return lacking
+
+
+def _no_such_way(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
+    """Return the sentence on a way to divide a pipeline that a stack lacks; forms without a name are spelled out."""
+    written = [WRITTEN_AS.get(choice, choice) for choice in choices]
+    return _schedule(profile, field, written, WRITTEN_AS.get(wanted, wanted))
 
 
 def _way(question: TrainingQuestion) -> str | None:
@@ -173,7 +184,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
         ability=one_of(
             "/layout/pipeline_layout",
             lambda profile: profile.can.pipeline_layouts if profile.can.pipeline_parallel else (),
-            _schedule,
+            _no_such_way,
             asked=_way,
         ),
         lacks=lambda _layouts, _job: NOWHERE,

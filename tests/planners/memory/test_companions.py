@@ -92,7 +92,7 @@ def test_its_forward_pass_takes_as_long_as_the_policys():
 
 def test_a_value_model_that_learns_holds_all_that_the_policy_holds():
     job, layouts = _job(VALUE), _layouts(0)
-    alone = holdings(layouts, all_stages(layouts, job.model, job.global_batch_size), job)
+    alone = holdings(layouts, all_stages(layouts, job), job)
     beside = with_companions(alone, layouts, job)
     # fp32 weights and gradients, and two events with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
     assert beside.parameters.max() == 2 * alone.parameters.max() == 2 * 4 * PARAMETERS
@@ -138,6 +138,6 @@ def test_a_reference_whose_gate_and_up_are_one_matrix_holds_what_it_writes_too()
     asked = dataclasses.replace(_question(REFERENCE), model=describe_config(config, name="phi"))
     job = training_job(asked, load_profile("accelerate"))
     layouts = _layouts(3)
-    rows = all_stages(layouts, job.model, job.global_batch_size)
+    rows = all_stages(layouts, job)
     (forward,) = companion_forwards(layouts, job, holdings(layouts, rows, job))
     assert forward.kept.max() == 2 * 32 * (4 * 17_920 + 4 * 5_120)

@@ -18,7 +18,7 @@ def p2p_buffers(framework="fsdp2", *, of=p2p_buffer_bytes, recompute_every=None,
     asked = question(model=small_llama(), sequence_length=32, global_batch_size=8, gpus=4, **every)
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": 2, **layout}])
-    return (of(layouts, all_stages(layouts, job.model, 8), job, MESSAGE) / MESSAGE).reshape(-1).tolist()
+    return (of(layouts, all_stages(layouts, job), job, MESSAGE) / MESSAGE).reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(

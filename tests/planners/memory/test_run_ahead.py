@@ -16,7 +16,7 @@ HALF, THREE_QUARTERS = 4096, 6144
 def held(framework: str = "nanotron", batch: int = 64, **degrees: int) -> list[float]:
     asked = job(framework, model=MODEL, sequence_length=64, global_batch_size=batch)
     layout = one_layout(sequence_parallel=1, **degrees)
-    rows = all_stages(layout, MODEL, batch)
+    rows = all_stages(layout, asked)
     return run_ahead_bytes(layout, rows, asked).ravel().tolist()
 
 
@@ -25,13 +25,15 @@ def test_without_a_pipeline_every_layer_s_gathered_inputs_pile_up_once():
 
 
 def test_a_pipeline_piles_up_all_micro_batches_in_flight_but_two():
-    # Four stages of four layers have 4, 3, 2 and 1 in flight.
-    assert held(tensor_parallel=4, pipeline_parallel=4) == [2 * 4 * THREE_QUARTERS, 4 * THREE_QUARTERS, 0.0, 0.0]
+    # A quarter of all products is four layers' and a little of the head's, so that the first stage takes five: 5, 4, 4
+    # and 3 layers, of which 4, 3, 2 and 1 micro-batches are in flight.
+    assert held(tensor_parallel=4, pipeline_parallel=4) == [2 * 5 * THREE_QUARTERS, 4 * THREE_QUARTERS, 0.0, 0.0]
     assert held(tensor_parallel=4, pipeline_parallel=2) == [0.0, 0.0]
 
 
 def test_no_more_piles_up_than_there_are_micro_batches():
-    assert held(batch=3, tensor_parallel=4, pipeline_parallel=4)[0] == 4 * THREE_QUARTERS
+    # One more than two, of the first stage's five layers.
+    assert held(batch=3, tensor_parallel=4, pipeline_parallel=4)[0] == 5 * THREE_QUARTERS
 
 
 def test_nothing_is_gathered_by_a_single_rank():

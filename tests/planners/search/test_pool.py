@@ -55,7 +55,7 @@ def test_experts_are_apart_where_a_zero_stage_has_no_ranks_for_them():
     assert sorted(together(grid([0, 3], allowed, expert_parallel=[1, 2], data_parallel=[6, 6]))) == [[0], [1]]
 
 
-@pytest.mark.parametrize(("framework", "sequence_length"), [("fsdp2", 8192), ("megatron", 131_072), ("deepspeed", 512)])
+@pytest.mark.parametrize(("framework", "sequence_length"), [("fsdp2", 8192), ("megatron", 196_608), ("deepspeed", 512)])
 def test_what_is_passed_over_has_no_room(framework: str, sequence_length: int, monkeypatch):
     asked = question(
         framework=framework, model=llama(LLAMA_3_70B), gpus=24, global_batch_size=96, sequence_length=sequence_length

@@ -1,5 +1,6 @@
 import pytest
 
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.plans import Comparison
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
 from plimsoll.planners.training.planning import plan_training
@@ -38,19 +39,46 @@ def test_what_a_framework_lacks_is_told_field_by_field():
 
 
 def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
-    # 5 stages divide 10 GPUs and leave 2 replicas of 64 sequences, but 5 x 2 chunks do not divide 32 layers.
-    comparison = compared(gpus=10, degrees={"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2})
-    assert "stages_are_even" in rules(comparison)
-    assert "10 chunks do not divide the 32 layers" in detail(comparison, "stages_are_even")
+    # 5 stages divide 10 GPUs and leave 2 replicas of 64 sequences, but 5 x 2 chunks do not divide 32 layers, which the
+    # textbook has equal where they are interleaved: 4 x 2 and 8 x 2 do.
+    degrees = {"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2}
+    comparison = compared(gpus=10, framework="reference", degrees=degrees)
+    assert detail(comparison, "pipeline_layout_divides") == (
+        "32 layers cannot be divided into 5 x 2 = 10 chunks by pipeline_layout behind-first: pipeline_parallel 4 or 8 "
+        "can, where it divides the GPUs too."
+    )
 
 
-def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
+def test_equal_stages_that_cannot_be_are_told_with_those_that_can():
     # 126 layers, as Llama 3.1 405B has them: 14 x 9 and 18 x 7, but not 16 x 8.
     model = llama(num_hidden_layers=126)
-    comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
-    assert detail(comparison, "stages_are_even") == (
-        "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
-        "does, where it divides the GPUs too."
+    degrees = {"pipeline_parallel": 16, "pipeline_layout": "even"}
+    comparison = compared(gpus=16, model=model, degrees=degrees, named={"framework": "megatron"})
+    assert detail(comparison, "pipeline_layout_divides") == (
+        "126 layers cannot be divided into 16 stages by pipeline_layout even: pipeline_parallel 14 or 18 can, where it "
+        "divides the GPUs too."
+    )
+
+
+@pytest.mark.parametrize("stages", [33, 34])
+def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does(stages: int):
+    # 32 layers are one on each of 32 stages; embedding and head alone are stages only where a client lists them.
+    asked = {"gpus": stages, "framework": "megatron", "layout": {"pipeline_parallel": stages}}
+    with pytest.raises(ImpossibleLayout) as refused:
+        plan_training(question(**asked))
+    assert refused.value.rule == "pipeline_layout_divides"
+    assert str(refused.value).startswith(
+        f"32 layers cannot be divided into {stages} stages in any way that megatron is planned with: "
+        "pipeline_parallel 32 can, where it divides the GPUs too."
+    )
+
+
+def test_a_way_to_divide_that_a_stack_lacks_is_told_with_those_it_has():
+    degrees = {"pipeline_parallel": 8, "pipeline_layout": "by-compute"}
+    comparison = compared(degrees=degrees, named={"framework": "megatron"})
+    assert detail(comparison, "framework") == (
+        "With megatron, pipeline_layout must be even, account-for-embedding, account-for-loss, "
+        "account-for-embedding-and-loss, first=N,last=M or a list of blocks, not by-compute."
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.planners.ground.errors import ImpossibleLayout
-from plimsoll.planners.layouts.stages import stage_layers
+from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, named
 from plimsoll.planners.sharding.stages import (
     behind_the_first,
     even_stages,
@@ -16,6 +15,7 @@ from plimsoll.planners.sharding.stages import (
     last_but_one_first,
     stage_weights,
 )
+from tests.planners.factories import llama
 from tests.planners.sharding.models import LLAMA, TIED_LLAMA, spec
 
 
@@ -47,8 +47,9 @@ def test_what_is_left_goes_behind_the_first_stage_unless_a_stack_says():
 
 @pytest.mark.parametrize(("layers", "stages"), [(10, 4), (32, 8), (61, 16), (3, 3)])
 def test_stages_without_a_stacks_own_rule_are_those_of_the_memory_plan(layers: int, stages: int):
-    counts = stage_layers(np.full(stages, stages), np.arange(stages), layers)[1]
-    assert tuple(counts.tolist()) == behind_the_first(layers, stages)
+    division = named(BEHIND_FIRST).division(llama(num_hidden_layers=layers), stages, 1)
+    assert division is not None
+    assert division.layers == behind_the_first(layers, stages)
 
 
 @given(layers=st.integers(2, 130), stages=st.integers(1, 16))

@@ -155,4 +155,4 @@ def test_the_exchange_has_a_part_of_its_own():
 ])  # fmt: skip
 def test_tensor_ranks_exchange_what_experts_leave_them(degrees, multiple):
     layout = one_layout(tensor_parallel=2, sequence_parallel=True, **degrees)
-    assert tensor_traffic_multiple(layout, asked())[0] == pytest.approx(multiple)
+    assert tensor_traffic_multiple(asked().layers[0], layout, asked())[0] == pytest.approx(multiple)

@@ -23,7 +23,8 @@ def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
     efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_rank_seconds=2e-3)
 
     def seconds(**degrees):
-        return host_seconds_per_layer(one_layout(**degrees), job(model=MODEL), hardware(8), efficiency)[0]
+        part = job(model=MODEL).layers[0]
+        return host_seconds_per_layer(part, one_layout(**degrees), hardware(8), efficiency)[0]
 
     assert seconds() == pytest.approx(1e-3)
     # Eight collectives a layer and micro-batch.

@@ -181,7 +181,9 @@ def test_a_model_of_no_known_family_has_no_smaller_one():
 
 
 def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
-    asked = question(framework="megatron", model=llama(LLAMA_3_70B), gpus=32, layout={"tensor_parallel": 1})
+    # 80 layers in even stages on 32 GPUs are at most 16 stages, which fit only tightly.
+    even = {"tensor_parallel": 1, "pipeline_layout": "even"}
+    asked = question(framework="megatron", model=llama(LLAMA_3_70B), gpus=32, layout=even)
     offers = [offer.change for offer in plan_training(asked).advice]
     (freed,) = (change["layout.tensor_parallel"] for change in offers if "layout.tensor_parallel" in change)
     assert freed > 1
@@ -323,9 +325,10 @@ def test_states_on_nvme_are_not_said_to_lie_on_the_host():
 
 
 def test_a_job_that_fits_on_fewer_gpus_alone_is_advised_those_too():
-    # 512 GPUs have no divisor of 126 layers but 2; 288 and 576 have 9 and 18.
+    # In even stages 512 GPUs have no divisor of 126 layers but 2; 288 and 576 have 9 and 18.
     model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
-    asked = question(model=model, framework="megatron", gpus=512, global_batch_size=2048)
+    even = {"pipeline_layout": "even"}
+    asked = question(model=model, framework="megatron", gpus=512, global_batch_size=2048, layout=even)
     offers = [offer for offer in plan_training(asked).advice if "hardware.gpus" in offer.change]
     fewer, more = offers
     assert fewer.change["hardware.gpus"] < 512 < more.change["hardware.gpus"]

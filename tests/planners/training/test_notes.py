@@ -172,6 +172,9 @@ NAMED = {
     "activation_offload": lambda layout: "activations offloaded" if layout.activation_offload else None,
     "fused_cross_entropy": lambda layout: "fused loss" if layout.fused_cross_entropy else None,
     "pipeline_schedule": lambda layout: layout.pipeline_schedule if layout.pipeline_schedule != "1f1b" else None,
+    "pipeline_layout": lambda layout: (
+        f"stages {layout.pipeline_layout}" if layout.pipeline_layout not in (None, "even", "behind-first") else None
+    ),
     "framework": lambda layout: f"with {layout.framework}",
     "gpus": lambda layout: f"on {layout.gpus} x",
     "data_parallel": lambda layout: f"data {layout.data_parallel}",
@@ -197,6 +200,8 @@ def test_every_field_of_a_layout_has_a_word():
         {},
         {"virtual_pipeline": 2, "pipeline_parallel": 2},
         {"pipeline_schedule": "gpipe", "pipeline_parallel": 4},
+        {"pipeline_layout": "even", "pipeline_parallel": 4},
+        {"pipeline_layout": "Et*7|t*8|t*8|t*7L", "pipeline_parallel": 4},
         {"zero_stage": 3, "data_parallel": 8, "shard_group": 4},
         {"context_parallel": 4},
         {"expert_parallel": 4},
@@ -240,6 +245,7 @@ def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
         ({"recompute": "full"}, "recompute full"),
         ({"sequence_parallel": True}, "sequence_parallel true"),
         ({"virtual_pipeline": 4}, "virtual_pipeline 4"),
+        ({"pipeline_parallel": 2, "pipeline_layout": "Et*17|t*15L"}, "pipeline_layout Et*17|t*15L"),
         ({"zero_stage": 3, "data_parallel": 8, "shard_group": 4}, "shard_group 4"),
     ],
 )
@@ -247,6 +253,11 @@ def test_what_the_search_switched_on_is_an_assumption(changes: dict[str, Any], w
     asked = question(framework="fsdp2", model=small_llama(), sequence_length=512)
     assert words in chosen_by_search(asked, **changes)
     assert words not in chosen_by_search(asked)
+
+
+def test_stages_that_a_stack_has_untold_are_no_choice_of_the_search():
+    asked = question(framework="fsdp2", model=small_llama(), sequence_length=512)
+    assert "pipeline_layout" not in chosen_by_search(asked, pipeline_parallel=2, pipeline_layout="behind-first")
 
 
 def test_activation_offload_that_was_asked_for_is_said_and_is_not_the_search_s():

@@ -71,23 +71,38 @@ CASES = (
     ),
     Counterexample(
         # The head is worth some layers, so that 32 of them do not go round 64 stages.
-        rule="stages_have_blocks",
+        rule="pipeline_layout_divides",
         framework="nanotron",
         layout={"pipeline_parallel": 64},
         numbers=("pipeline_parallel 64", "nanotron"),
     ),
     Counterexample(
         # 32 layers in 5 stages; 4 and 8 divide them.
-        rule="stages_are_even",
+        rule="pipeline_layout_divides",
         framework="megatron",
+        asked={"layout": {"pipeline_layout": "even"}},
         layout={"pipeline_parallel": 5},
-        numbers=("pipeline_parallel 5", "32 layers", "4 or 8"),
+        numbers=("32 layers", "5 stages", "pipeline_layout even", "pipeline_parallel 4 or 8 can"),
     ),
     Counterexample(
-        rule="stages_are_even",
-        breach=1,
+        rule="pipeline_layout_divides",
         layout={"pipeline_parallel": 4, "virtual_pipeline": 3},
-        numbers=("4", "3", "= 12 chunks", "32 layers"),
+        numbers=("4 x 3 = 12 chunks", "32 layers"),
+    ),
+    Counterexample(
+        # Four stages are listed for a pipeline of eight, with one layer too few.
+        rule="pipeline_layout_divides",
+        framework="megatron",
+        asked={"layout": {"pipeline_layout": "E(t*8|)*3t*7L"}},
+        layout={"pipeline_parallel": 8},
+        numbers=("31 layers in 4 stages", "8 stages", "32"),
+    ),
+    Counterexample(
+        rule="pipeline_layout_divides",
+        framework="megatron",
+        asked={"layout": {"pipeline_layout": "first=8"}},
+        layout={},
+        numbers=("pipeline_layout first=8", "pipeline_parallel above 1"),
     ),
     Counterexample(
         rule="batch_divides",
@@ -256,6 +271,7 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "shard_group": ("ddp", {"layout": {"shard_group": 2}}, {"data_parallel": 4, "shard_group": 2}),
     "offload": ("fsdp2", {"layout": {"offload": "optimizer"}}, {"offload": 1, "zero_stage": 3}),
     "offload_target": ("megatron", {"layout": {"offload_target": "nvme"}}, None),
+    "pipeline_layout": ("nanotron", {"layout": {"pipeline_layout": "even"}}, None),
     "pipeline_schedule": ("megatron", {"layout": {"pipeline_schedule": "gpipe"}}, None),
     "sequence_parallel": (
         "accelerate",

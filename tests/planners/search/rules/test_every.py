@@ -15,17 +15,18 @@ from tests.planners.training_cases import job
         ("framework", "fsdp2", {"zero_stage": 3, "recompute": 2}, {"zero_stage": 3, "recompute": 2, "full_layers": 4}),
         ("heads_divide", "reference", {"tensor_parallel": 8}, {"tensor_parallel": 16}),
         ("heads_divide", "reference", {"tensor_parallel": 4}, {"tensor_parallel": 3}),
-        ("stages_have_layers", "fsdp2", {"pipeline_parallel": 32}, {"pipeline_parallel": 33}),
-        ("stages_are_even", "megatron", {"pipeline_parallel": 4}, {"pipeline_parallel": 5}),
+        # 32 layers, and embedding and head that may stand alone.
+        ("stages_have_layers", "fsdp2", {"pipeline_parallel": 34}, {"pipeline_parallel": 35}),
+        ("pipeline_layout_divides", "megatron", {"pipeline_parallel": 4}, {"pipeline_parallel": 5}),
         (
-            "stages_are_even",
+            "pipeline_layout_divides",
             "fsdp2",
             {"pipeline_parallel": 5},
             {"pipeline_parallel": 4, "virtual_pipeline": 3},
         ),
         (
             # 32 layers and the 5 blocks around them fill 8 stages and never 64.
-            "stages_have_blocks",
+            "pipeline_layout_divides",
             "nanotron",
             {"pipeline_parallel": 8},
             {"pipeline_parallel": 64},
