@@ -358,8 +358,9 @@ def _balanced(
     layers[-1] -= fewer_last
     for stage in range(sum(layers) - num_layers):
         layers[stage] -= 1
-    is_one_stage, is_empty = pipeline_parallel == 1, min(layers, default=0) < 0 or each == 0
-    return None if is_one_stage or is_empty else tuple(layers)
+    # An embedding or a head may have a chunk to itself, and no stage.
+    is_empty = each == 0 or min(layers) < (0 if virtual_pipeline > 1 else 1)
+    return None if pipeline_parallel == 1 or is_empty else tuple(layers)
 
 
 def _by_compute(model: ModelSpec, stages: int) -> Division | None:

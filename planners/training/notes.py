@@ -176,8 +176,9 @@ def _unmeasured_utilization(told: Told) -> Iterator[str]:
     highest = highest_utilization(told.question.hardware.gpu.id, told.job)
     if highest is not None and claimed > highest.fraction:
         yield (
-            f"A utilization of {claimed:.1%} is more than anyone measured of such models on this GPU in this "
-            f"precision: the highest public one is {highest.fraction:.1%}, {highest.run}. The step may well take longer."
+            f"A utilization of {claimed:.1%} is more than anyone measured of such models on this GPU in "
+            f"this precision: the highest public one is {highest.fraction:.1%}, {highest.run}. The step may well take "
+            "longer."
         )
 
 
