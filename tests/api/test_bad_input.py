@@ -335,3 +335,23 @@ async def test_a_deadline_lacks_what_is_pointed_at(client: httpx.AsyncClient, pa
 )
 async def test_a_parameter_is_told_as_a_field_is(client: httpx.AsyncClient, path: str, detail: str):
     assert (await client.get(path)).json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ({"pipeline_layout": "t|tL"}, "the embedding (E) is missing"),
+        ({"pipeline_layout": "Et||tL"}, "stage 1 of 3"),
+        ({"pipeline_layout": "halves"}, "it may be even"),
+        ({"pipeline_layout": "t" * 4097}, "4096 characters"),
+        # Three of four layers are listed; four and the loss are not twice as many; by-compute is another framework's.
+        ({"pipeline_parallel": 2, "pipeline_layout": "Ett|tL"}, "3 layers in 2 stages"),
+        ({"pipeline_parallel": 2, "pipeline_layout": "account-for-loss"}, "4 layers cannot be divided into 2 stages"),
+        ({"pipeline_parallel": 2, "pipeline_layout": "by-compute"}, "a list of blocks, not by-compute"),
+    ],
+)
+async def test_a_pipeline_that_cannot_be_divided_so(client: httpx.AsyncClient, layout: dict[str, Any], words: str):
+    body = train(framework="megatron", layout=layout, hardware={"gpu": "h100-sxm-80gb", "gpus": 2})
+    problem = await refused(client, "/plan/train", body)
+    assert pointers(problem) == ["/layout/pipeline_layout"]
+    assert words in json.dumps(problem)
