@@ -177,11 +177,21 @@ class StepParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageStep:
+    """A pipeline stage's work: its layers in all chunks, and what one micro-batch takes there, forward and backward."""
+
+    stage: int
+    layers: int
+    micro_batch_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One optimizer step: `tflops_per_gpu` counts the model's own operations only.
 
     `highest_measured_utilization` is the highest that any public run of such a model reached on the card, in this
     format; None where none is known.
+    The slowest of the `stages` sets the pace of all.
     """
 
     seconds: float
@@ -192,6 +202,7 @@ class Step:
     tflops_per_gpu: float
     model_flops_utilization: float
     highest_measured_utilization: float | None = None
+    stages: tuple[StageStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

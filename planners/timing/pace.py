@@ -18,6 +18,8 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
+from plimsoll.planners.plans import StageStep
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import (
@@ -82,6 +84,22 @@ def micro_batch_pace(
         context_exchange=together("context_exchange"),
         expert_exchange=together("expert_exchange"),
         fill=np.maximum(everything - slowest.seconds, 0.0) + (layouts.pipeline_parallel - 1) * accumulation,
+    )
+
+
+def stage_steps(
+    one: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups
+) -> tuple[StageStep, ...]:
+    """Return what one micro-batch takes on each stage of a single layout; the most of it is the pace."""
+    head = layer_seconds(job.head, one, job, hardware, efficiency)
+    of_kind = [_layer(part, one, job, hardware, efficiency, groups).seconds.item() for part in job.layers]
+    held = stage_blocks(pipeline_of(one, 0, job))
+    seconds = held.layers_of_kind @ of_kind + held.has_head * (head.forward + head.backward)
+    seconds = seconds + _accumulation_seconds(one, job, hardware, efficiency)
+    layers = held.layers_of_kind.sum(axis=1)
+    return tuple(
+        StageStep(stage=stage, layers=int(layers[stage]), micro_batch_seconds=float(seconds[stage]))
+        for stage in range(layers.size)
     )
 
 

@@ -23,7 +23,7 @@ from plimsoll.planners.timing.companions import companion_backward_seconds, comp
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.matrix_update import matrix_update_seconds
 from plimsoll.planners.timing.nvme import nvme_seconds
-from plimsoll.planners.timing.pace import Pace, micro_batch_pace
+from plimsoll.planners.timing.pace import Pace, micro_batch_pace, stage_steps
 from plimsoll.planners.timing.rank_parameters import frozen_parameters, updated_parameters
 from plimsoll.planners.timing.stages import equal_shares
 from plimsoll.planners.timing.stalls import stall_seconds
@@ -171,7 +171,8 @@ def told(
     rate = train_flops_per_token(job) * tokens / total / int(layouts.gpus[index])
     low, high = efficiency.band(experts=bool(job.model.experts_per_token))
     highest = highest_utilization(hardware.gpu.id, job)
-    stalls = float(stall_seconds(layouts.take([index]), job, efficiency)[0])
+    one = layouts.take([index])
+    stalls = float(stall_seconds(one, job, efficiency)[0])
     return Step(
         seconds=total,
         low_seconds=total * low,
@@ -181,6 +182,7 @@ def told(
         tflops_per_gpu=rate / 1e12,
         model_flops_utilization=rate / hardware.gpu.peak_flops_per_second[job.precision.compute_format],
         highest_measured_utilization=None if highest is None else highest.fraction,
+        stages=stage_steps(one, job, hardware, efficiency, rank_groups(one, job, hardware, efficiency)),
     )
 
 

@@ -9,7 +9,7 @@ import { reasonsOf, whyNot } from "./whynot.js";
 // Where each field of a layout stands in the form.
 const FIELDS = {
   framework: "framework", data_parallel: "layout.data_parallel", tensor_parallel: "layout.tensor_parallel",
-  pipeline_parallel: "layout.pipeline_parallel", virtual_pipeline: "layout.virtual_pipeline", context_parallel: "layout.context_parallel",
+  pipeline_parallel: "layout.pipeline_parallel", virtual_pipeline: "layout.virtual_pipeline", pipeline_layout: "layout.pipeline_layout", context_parallel: "layout.context_parallel",
   expert_parallel: "layout.expert_parallel", sequence_parallel: "layout.sequence_parallel", zero_stage: "layout.zero_stage",
   shard_group: "layout.shard_group", offload: "layout.offload", micro_batch_size: "training.micro_batch_size",
   recompute: "training.recompute", activation_offload: "training.activation_offload", fused_cross_entropy: "training.fused_cross_entropy",
@@ -18,12 +18,13 @@ const FIELDS = {
 const VERDICT_COLOURS = [["fits", 0, "fits"], ["tight", 1, "tight: only the estimate fits, not its high end"], ["no", 4, "does not fit"]];
 // The degrees that are told of every layout; the rest only where they differ from doing nothing.
 const TOLD = [["data_parallel", "data"], ["tensor_parallel", "tensor"], ["pipeline_parallel", "pipeline"], ["context_parallel", "context"], ["expert_parallel", "expert"]];
-const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
+const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "pipeline_layout", "context_parallel", "expert_parallel",
   "sequence_parallel", "zero_stage", "shard_group", "offload", "micro_batch_size", "fused_cross_entropy", "framework"];
 
 // What tells layouts apart that would else read alike, in this order.
 const FURTHER = [["fused_cross_entropy", (fused) => `${fused ? "" : "no "}fused loss`], ["shard_group", (ranks) => `shard group ${ranks}`],
-  ["sequence_parallel", (split) => `${split ? "" : "no "}sequence parallel`], ["offload_target", (target) => `to ${target}`], ["pipeline_schedule", (name) => name]];
+  ["sequence_parallel", (split) => `${split ? "" : "no "}sequence parallel`], ["offload_target", (target) => `to ${target}`], ["pipeline_schedule", (name) => name],
+  ["pipeline_layout", (way) => (way === null ? "one stage" : `stages ${way}`)]];
 
 /** Return a layout in a line. */
 export function layoutText(layout) {
@@ -102,7 +103,7 @@ function select(layout, context) {
   for (const [field, name] of Object.entries(FIELDS)) {
     // A number of fully recomputed layers has no field of its own: the search finds it again.
     const value = field === "recompute" && layout.recompute_layers !== null ? "" : layout[field];
-    setField(context.form.elements[name], String(value));
+    setField(context.form.elements[name], String(value ?? ""));
   }
   setField(context.form.elements["hardware.gpus"], String(layout.gpus));
   context.replan();

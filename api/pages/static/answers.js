@@ -60,12 +60,12 @@ function fieldText(form, pointer) {
 }
 
 /** Return each pipeline stage's memory against the limit; `gpu` (of the catalogue) tells what is kept free of it. */
-export function memoryPart({ memory, sharding }, gpu) {
+export function memoryPart({ memory, sharding, step }, gpu) {
   const capacity = Math.max(gpu?.memory_bytes ?? 0, memory.limit_bytes);
   const scale = Math.max(capacity, memory.peak_high_bytes ?? 0, ...memory.stages.map((stage) => stage.peak_bytes));
   const worst = Math.max(...memory.stages.map((stage) => stage.peak_bytes));
   const bars = memory.stages.map((stage) => stackedBar({
-    title: `${memory.stages.length === 1 ? "Each GPU" : `Stage ${stage.stage}`}, ${layersText(chunksOf(sharding?.stages[stage.stage] ?? stage))}: ${gib(stage.peak_bytes)}`,
+    title: `${memory.stages.length === 1 ? "Each GPU" : `Stage ${stage.stage}`}, ${layersText(chunksOf(sharding?.stages[stage.stage] ?? stage))}: ${gib(stage.peak_bytes)}${paceText(memory, step, stage.stage)}`,
     parts: stage.items,
     format: gib,
     scale,
@@ -77,6 +77,12 @@ export function memoryPart({ memory, sharding }, gpu) {
   return section("Memory of one GPU", ...bars, stagesLegend(memory),
     el("p", { class: "quiet" }, `The line is the limit, ${gib(memory.limit_bytes)}${capacity > memory.limit_bytes ? `; hatched is what is kept free, ${gib(capacity - memory.limit_bytes)}` : ""}`
       + `${memory.peak_high_bytes === undefined ? "" : "; the thin bar is how far the fullest GPU may be off"}.`));
+}
+
+/** Return what one micro-batch takes on a stage, where there are several; earlier versions did not say. */
+function paceText(memory, step, number) {
+  const own = memory.stages.length > 1 ? step?.stages?.[number] : undefined;
+  return own === undefined ? "" : `, ${duration(own.micro_batch_seconds)} per micro-batch`;
 }
 
 /** Return the legend of all stages: with values where there is but one, and every part that any of them has. */

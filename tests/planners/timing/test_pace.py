@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from plimsoll.planners.timing.pace import host_seconds_per_layer, micro_batch_pace
+from plimsoll.planners.timing.pace import host_seconds_per_layer, micro_batch_pace, stage_steps
 from plimsoll.planners.timing.traffic import rank_groups
 from tests.planners.factories import hardware, llama
 from tests.planners.timing.efficiencies import plain
@@ -83,6 +83,21 @@ def test_the_other_stages_fill_the_pipeline():
     busy = (one.forward + one.backward + one.recompute + one.exchange)[0]
     # Three stages as slow as the slowest.
     assert one.fill[0] == pytest.approx(3 * busy, rel=0.01)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_each_stage_takes_as_long_as_its_own_layers_and_the_slowest_is_the_pace(micro_batches: int):
+    # Half a second a layer, which the host sets: 5, 9, 9 and 9 of the 32 layers. The head is next to nothing.
+    efficiency, layout = plain(host_layer_seconds=0.5), {"pipeline_layout": "first=5,last=9"}
+    one = one_layout(pipeline_parallel=4)
+    asked = job("megatron", model=MODEL, sequence_length=4096, global_batch_size=micro_batches, layout=layout)
+    groups = rank_groups(one, asked, hardware(8), efficiency)
+    stages = stage_steps(one, asked, hardware(8), efficiency, groups)
+    assert [stage.layers for stage in stages] == [5, 9, 9, 9]
+    assert [stage.micro_batch_seconds for stage in stages] == pytest.approx([2.5, 4.5, 4.5, 4.5], rel=0.01)
+    pace = micro_batch_pace(one, asked, hardware(8), efficiency, groups)
+    parts = (pace.forward, pace.backward, pace.recompute, pace.exchange, pace.context_exchange, pace.expert_exchange)
+    assert max(stage.micro_batch_seconds for stage in stages) == pytest.approx(sum(parts).item(), rel=1e-12)
 
 
 def test_the_head_makes_the_last_stage_the_slowest_and_is_filled_once():
