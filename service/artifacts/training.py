@@ -11,7 +11,7 @@ import functools
 from plimsoll.planners.derived import Derived
 from plimsoll.service.launch.files import Content, LaunchFiles
 from plimsoll.service.launch.training import Target, TrainingLaunch, given_reasons
-from plimsoll.service.stacks.stack import stacks
+from plimsoll.service.stacks.stack import find_stack
 
 
 def training_artifacts(launch: TrainingLaunch, derived: Derived | None = None) -> LaunchFiles:
@@ -19,7 +19,7 @@ def training_artifacts(launch: TrainingLaunch, derived: Derived | None = None) -
     files: dict[str, Content] = {}
     missing: dict[str, tuple[str, ...]] = {}
     derived = derived or Derived()
-    for target in stacks()[launch.layout.framework].targets:
+    for target in find_stack(launch.layout.framework).targets:
         written = functools.partial(_write, target, launch, files, missing)
         derived.part(f"artifacts.{target.name}", written, otherwise=None)
     return LaunchFiles(files=files, missing=missing, omitted=derived.omitted)

@@ -72,3 +72,8 @@ def stacks() -> Mapping[str, Stack]:
     folders = (module for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
     found = (importlib.import_module(f"{__package__}.{folder.name}.stack").STACK for folder in folders)
     return {stack.name: stack for stack in found}
+
+
+def find_stack(framework: str) -> Stack:
+    """Return a stack; one without a folder here has the common launchers' files alone."""
+    return stacks().get(framework, Stack(name=framework))

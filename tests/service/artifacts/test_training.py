@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,16 @@ from tests.service.stacks.launches import QWEN_3_30B_A3B, launch
 TARGETS = {target.name: target for stack in stacks().values() for target in stack.targets}
 
 
-def test_every_stack_of_the_planners_has_a_folder():
-    assert set(stacks()) == set(stack_names())
+def test_a_stack_without_a_folder_is_started_by_the_common_launchers():
+    given = launch("deepspeed", data_parallel=8)
+    plan = dataclasses.replace(given.plan, layout=dataclasses.replace(given.layout, framework="made-up"))
+    unknown = dataclasses.replace(given, plan=plan)
+    assert "made-up" not in stacks()
+    assert set(training_artifacts(unknown).files) == {"torchrun", "dlrover"}
+
+
+def test_folders_are_named_as_the_planners_name_stacks():
+    assert set(stacks()) <= set(stack_names())
 
 
 @pytest.mark.parametrize("framework", stack_names())
