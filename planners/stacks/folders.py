@@ -53,13 +53,22 @@ class StackFolders:
     def table(self, name: str, kind: str) -> dict[str, Any]:
         """Return what a stack's file of a kind says, with what it inherits.
 
-        Raises `ValueError` where the file does not state what nobody inherits, or has a title that another has too.
+        Raises `ValueError` where the file does not state what nobody inherits, or states what is another's.
         """
-        table = self._merged(name, kind, ())
-        namesakes = [other for other in self.names() if other != name and self._title(other) == self._title(name)]
-        if namesakes:
-            raise ValueError(f"{name} has the title of {namesakes[0]}; a stack's title is its own.")
-        return table
+        merged = self._merged(name, kind, ())
+        self._check_own(name)
+        return merged
+
+    def _check_own(self, name: str) -> None:
+        """Raise where a stack has another's title or place, or no source that is not another's too."""
+        stated = {each: self._own(each, STACK) for each in self.names()}
+        own = stated.pop(name)
+        for key in ("title", "listed"):
+            namesakes = [other for other in stated if stated[other][key] == own[key]]
+            if namesakes:
+                raise ValueError(f"{name} has the {key} of {namesakes[0]}, {own[key]!r}; a stack's is its own.")
+        if set(own["sources"]) <= {source for other in stated.values() for source in other["sources"]}:
+            raise ValueError(f"{name}: every one of its sources is another's; one says what its own code does.")
 
     def _merged(self, name: str, kind: str, heirs: tuple[str, ...]) -> dict[str, Any]:
         own = self._own(name, kind)
@@ -71,9 +80,6 @@ class StackFolders:
             of_kin = self._merged(like, kind, (*heirs, name))
             inherited |= {key: of_kin[key] for key in of_kin.keys() - OWN[kind] - NEVER_INHERITED}
         return overlaid(inherited, own, REPLACED_WHOLE)
-
-    def _title(self, name: str) -> str:
-        return str(self._own(name, STACK)["title"])
 
     def _own(self, name: str, kind: str) -> dict[str, Any]:
         own = dict(read_toml(self.root / name.replace("-", "_") / f"{kind}.toml"))

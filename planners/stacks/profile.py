@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.planners.formats.precision import PRECISIONS
 from plimsoll.planners.ground.data_files import overlaid, record
 from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.ground.terms import ZERO_STAGES
@@ -127,23 +128,38 @@ def textbook() -> Profile:
 
 
 def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
-    """Return the profile that a merged table says; a missing or unknown key raises."""
+    """Return the profile that a merged table says.
+
+    A key that is missing, unknown or of another kind raises, and so does a ZeRO stage that the stack can do where
+    nothing says how weights are cut and gathered in it.
+    """
+    for part, key in (("placement", "cuts"), ("weights", "gathering")):
+        _check_stages(f"{name}, {part}.{key}", table[part].get(key, {}), table["can"]["zero_stages"])
+    unknown = set(table["states"]) - set(PRECISIONS)
+    if unknown:
+        raise ValueError(f"{name}, states: {', '.join(sorted(unknown))} is no precision.")
     said = {key: value for key, value in table.items() if key != "variants"}
     made = {
         "name": name,
         "kernel_choices": list(table.get("variants", {})),
-        "placement": _placement(table["placement"], table["can"]["zero_stages"]),
+        "placement": _placement(table["placement"]),
     }
     return record(Profile, {**said, **made})
 
 
-def _placement(table: Mapping[str, Any], zero_stages: list[int]) -> Placement:
-    """Return how a stack places weights; a stage that it can do and that nothing says how to cut raises."""
+def _check_stages(key: str, stated: Mapping[str, Any], able: list[int]) -> None:
+    """Raise where a table by ZeRO stage says nothing of one that the stack can do, or something of one that is none."""
+    stages = set(map(str, ZERO_STAGES))
+    unstated, unknown = set(map(str, able)) - set(stated), {*stated, *map(str, able)} - stages
+    if unknown:
+        raise ValueError(f"{key}: {', '.join(sorted(unknown))} is no ZeRO stage.")
+    if unstated:
+        raise ValueError(f"{key}: ZeRO stage {', '.join(sorted(unstated))} is not stated.")
+
+
+def _placement(table: Mapping[str, Any]) -> Placement:
     fields_of_all = dict(table)
     source, stated = fields_of_all.pop("source"), fields_of_all.pop("cuts")
-    unstated = set(map(str, zero_stages)) - set(stated)
-    if unstated:
-        raise ValueError(f"placement.cuts: ZeRO stages {sorted(unstated)} are not stated.")
     named = {int(stage): {"kind": cut} if isinstance(cut, str) else cut for stage, cut in stated.items()}
     cuts = {stage: cut_of_kind(**cut) for stage, cut in named.items()}
     nearest = [max((stage for stage in cuts if stage <= wanted), default=min(cuts)) for wanted in ZERO_STAGES]

@@ -4,8 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+from plimsoll.planners.ground.terms import (
+    GradientCompression,
+    Method,
+    Offload,
+    OffloadTarget,
+    PipelineSchedule,
+    RecomputeMode,
+)
 from plimsoll.planners.sharding import ShardingPolicy
+
+# How weights are there for a step: used as they lie; cast to the compute format from the forward pass to the backward;
+# gathered by layer with one prefetched (FSDP); as many as `ZeroBuckets` says; or once, kept until the backward pass.
+Gathering: TypeAlias = Literal["resident", "autocast_copies", "gathered_by_layer", "gathered_to_limit", "gathered_once"]
+# How kept activations go to the host: `planners/memory/activation_offload.py`.
+ActivationOffload: TypeAlias = Literal["none", "synchronous", "overlapped", "overlapped_once"]
+# What selective recomputation throws away: the scores of attention, or all but attention and every second product.
+SelectivePolicy: TypeAlias = Literal["none", "attention_scores", "alternate_matmuls"]
+# Modes, and three that a question states beside one: so many layers of a stage, every so-manieth, modules by name.
+RecomputeForm: TypeAlias = Literal[RecomputeMode, "full_layers", "every", "modules"]
+# Who reads a checkpoint, and what is made of states as they are written: `planners/memory/outside_step.py`.
+WeightLoading: TypeAlias = Literal["every_rank", "one_a_node", "own_shards"]
+CheckpointWriting: TypeAlias = Literal["sharded", "gathered", "staged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +213,7 @@ class LossPath:
 class WeightTraffic:
     """What the weights need beside their shards while the step runs.
 
-    `gathering` by ZeRO stage: `resident` (used as they lie), `autocast_copies`
-    (compute copies live from forward to backward), `gathered_by_layer` (FSDP's
-    full sharding, with one layer prefetched), `gathered_to_limit`
-    (as many as `ZeroBuckets` says) or `gathered_once` (gathered in the
-    forward pass and kept until the backward). `gradient_bucket_stages` are those in which buckets hold
+    `gathering` is by ZeRO stage. `gradient_bucket_stages` are those in which buckets hold
     a second copy of all gradients, and `reduce_bytes` is the width in which
     gradients of one layer are reduced (0: reduced where they lie) in mixed precision; `reduces_alike` marks a stack
     that does so in every other, where those that do not name a width reduce in that of the weights.
@@ -210,7 +228,7 @@ class WeightTraffic:
     and reductions of their own; with `tied_table_last` a tied table stands behind the norm in the one unit of both.
     """
 
-    gathering: Mapping[str, str]
+    gathering: Mapping[str, Gathering]
     gradient_bucket_stages: tuple[int, ...]
     reduce_bytes: int
     reduces_alike: bool
@@ -252,8 +270,6 @@ class ModelCode:
 class Capabilities:
     """What the framework can do; the search stays inside it.
 
-    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
-    (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
@@ -263,12 +279,12 @@ class Capabilities:
     `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
     """
 
-    methods: tuple[str, ...]
+    methods: tuple[Method, ...]
     zero_stages: tuple[int, ...]
     tensor_parallel: bool
     pipeline_parallel: bool
     virtual_pipeline: bool
-    pipeline_schedules: tuple[str, ...]
+    pipeline_schedules: tuple[PipelineSchedule, ...]
     context_parallel: bool
     expert_parallel: bool
     experts_over_tensor: bool
@@ -276,14 +292,14 @@ class Capabilities:
     sequence_parallel: tuple[bool, ...]
     pipeline_layouts: tuple[str, ...]
     shard_group: bool
-    offload: tuple[str, ...]
-    offload_targets: tuple[str, ...]
+    offload: tuple[Offload, ...]
+    offload_targets: tuple[OffloadTarget, ...]
     parameter_offload_from: int
-    activation_offload: str
-    recompute: tuple[str, ...]
-    selective_policy: str
+    activation_offload: ActivationOffload
+    recompute: tuple[RecomputeForm, ...]
+    selective_policy: SelectivePolicy
     fused_cross_entropy: bool
-    gradient_compression: tuple[str, ...]
+    gradient_compression: tuple[GradientCompression, ...]
     optimizers: tuple[str, ...]
     undivided_optimizers: tuple[str, ...]
     companions: bool
@@ -304,13 +320,10 @@ class FrozenBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideStep:
-    """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
+    """How a stack loads weights, and writes checkpoints."""
 
-    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
-    """
-
-    loading: str
-    checkpoint: str
+    loading: WeightLoading
+    checkpoint: CheckpointWriting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from plimsoll.planners.families import known_model_types
+from plimsoll.planners.stacks.profile import stack_names
 from tests.house import naming
 from tests.house.naming import namings
 
-STACKS = (
-    "accelerate", "atorch", "composer", "deepspeed", "fsdp", "litgpt", "megatron", "nanotron", "torchtitan",
-    "torchtune",
-)  # fmt: skip
+# `ddp` and `reference` are words of the field, too; FSDP2's releases count on, and torchtitan is the program around it.
+STACKS = (*(name.rstrip("2") for name in stack_names() if name not in {"ddp", "reference"}), "torchtitan")
 ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi", "text-generation")
 MODELS = ("llama", "qwen", "mistral", "deepseek")
 # Rooms of the service that have nothing to do with launching or proving a plan.

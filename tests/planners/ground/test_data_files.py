@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from plimsoll.planners.ground.data_files import overlaid, record
 @dataclass(frozen=True, kw_only=True)
 class Card:
     rates: tuple[int, ...]
-    link: str = "none"
+    link: Literal["none", "nvlink"] = "none"
 
 
 class Kind(StrEnum):
@@ -49,6 +50,22 @@ def test_a_table_that_lies_over_nothing_is_taken_as_it_is():
 
 def test_lists_become_tuples_and_what_is_left_out_has_its_default():
     assert record(Card, {"rates": [1, 2]}) == Card(rates=(1, 2), link="none")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"kind": "plane"}, "Box.kind: 'plane' is none of plain"),
+        ({"first": {"rates": ["1"]}}, "Box.first: Card.rates: '1' is no int"),
+        ({"first": {"rates": [True]}}, "Box.first: Card.rates: True is no int"),
+        ({"first": {"rates": 1}}, "Box.first: Card.rates: 1 is no tuple"),
+        ({"first": {"rates": [], "link": "nvlnk"}}, "Box.first: Card.link: 'nvlnk' is none of none, nvlink"),
+        ({"by_name": {"a": 1}}, "Box.by_name: 1 is no Card"),
+    ],
+)
+def test_a_value_of_another_kind_than_its_field_is_refused_by_its_path(table: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        record(Box, {"kind": "plain", "by_name": {}, **table})
 
 
 @pytest.mark.parametrize("table", [{}, {"rates": [], "color": "red"}])

@@ -63,9 +63,31 @@ def test_a_stack_like_another_shards_as_that_one_does_in_every_stage(stacks: Sta
 
 def test_a_stack_without_a_kin_has_to_say_how_it_shards(stacks: StackFolders):
     text = (SHIPPED / "deepspeed" / "stack.toml").read_text()
-    without = text.replace('3 = "each_tensor_flat"\n', "").replace('title = "', 'title = "another ')
-    add(stacks, without)
-    with pytest.raises(ValueError, match=r"\['3'\] are not stated"):
+    without = text.replace('3 = "each_tensor_flat"\n', "")
+    own = without.replace('title = "', 'title = "another ').replace("listed = 4", "listed = 99")
+    add(stacks, own.replace("sources = [", 'sources = [\n    "a page of its own",'))
+    with pytest.raises(ValueError, match=r"placement\.cuts: ZeRO stage 3 is not stated"):
+        profile_of("made-up", stacks.table("made-up", STACK))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[placement.cuts]\n2 = "whole"', "placement.cuts: ZeRO stage 0, 1, 3 is not stated"),
+        ('[placement.cuts]\n0 = "whole"\n1 = "whole"\n22 = "whole"', "placement.cuts: 22 is no ZeRO stage"),
+        ("[can]\nzero_stages = [2, 4]", "placement.cuts: 4 is no ZeRO stage"),
+        ('[weights]\ngathering = { 2 = "resident" }', "weights.gathering: ZeRO stage 0, 1, 3 is not stated"),
+        (
+            '[weights]\ngathering = { 2 = "residnet" }\n[can]\nzero_stages = [2]',
+            "gathering: 'residnet' is none of resident",
+        ),
+        ('[can]\noffload = ["optimiser"]', "Capabilities.offload: 'optimiser' is none of none, optimizer"),
+        ("[states]\nbf16_mixed = {}", "states: bf16_mixed is no precision"),
+    ],
+)
+def test_a_stage_left_out_and_a_word_misspelt_are_refused_by_name(stacks: StackFolders, text: str, message: str):
+    add(stacks, f'like = "deepspeed"\n{OWN_LINES}{BAND}\n{text}')
+    with pytest.raises(ValueError, match=message):
         profile_of("made-up", stacks.table("made-up", STACK))
 
 
@@ -98,6 +120,19 @@ def test_a_title_that_another_stack_has_is_refused(stacks: StackFolders):
     title = OWN_LINES.splitlines()[1].replace("DeepSpeed with fp32 gradients on the host", "ATorch on FSDP1")
     add(stacks, OWN_LINES.replace(OWN_LINES.splitlines()[1], title) + 'like = "atorch"\n' + BAND)
     with pytest.raises(ValueError, match="title of atorch"):
+        stacks.table("made-up", STACK)
+
+
+def test_a_place_in_the_list_that_another_stack_has_is_refused(stacks: StackFolders):
+    add(stacks, f'like = "atorch"\n{OWN_LINES.replace("99", "12")}{BAND}')
+    with pytest.raises(ValueError, match="listed of atorch, 12"):
+        stacks.table("made-up", STACK)
+
+
+@pytest.mark.parametrize("sources", ["[]", '["torch.distributed.fsdp: flat parameters, 16-bit gathers"]'])
+def test_a_stack_without_a_source_of_its_own_is_refused(stacks: StackFolders, sources: str):
+    add(stacks, f'like = "atorch"\n{OWN_LINES}{BAND}'.replace('["a page of its own"]', sources))
+    with pytest.raises(ValueError, match="made-up: every one of its sources is another's"):
         stacks.table("made-up", STACK)
 
 

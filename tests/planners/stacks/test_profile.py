@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.ground.errors import UnknownName
+from plimsoll.planners.jobs.optimizers import OPTIMIZERS
 from plimsoll.planners.sharding.cuts import EachTensorFlat, FlatBuffers
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search, stack_names, textbook
 
@@ -56,6 +57,13 @@ def test_any_means_every_stack_but_the_textbook_and_the_measured_ones_first():
 
 def test_a_named_framework_is_searched_alone():
     assert [profile.name for profile in profiles_to_search("ddp")] == ["ddp"]
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_stacks_name_optimizers_that_are_planned_and_no_other_stack_by_an_alias(name: str):
+    profile = load_profile(name)
+    assert {*profile.can.optimizers, *profile.can.undivided_optimizers} <= set(OPTIMIZERS)
+    assert set(profile.aliases).isdisjoint(stack_names())
 
 
 @pytest.mark.parametrize("name", stack_names())

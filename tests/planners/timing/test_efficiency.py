@@ -57,6 +57,13 @@ def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str)
     assert stack.provenance
 
 
+@pytest.mark.parametrize("name", stack_names())
+def test_a_stack_that_nobody_timed_has_no_narrower_a_band_than_the_textbook(name: str):
+    stack, sums = load_efficiency(name).stack, load_efficiency().stack
+    assert stack.measured or (stack.low <= sums.low and sums.high <= stack.high)
+    assert stack.measured or (stack.expert_low <= sums.expert_low and sums.expert_high <= stack.expert_high)
+
+
 def test_a_file_with_a_missing_or_unknown_key_raises():
     with pytest.raises(ValueError, match="coverage"):
         record(CommonEfficiency, {})
