@@ -79,6 +79,19 @@ FAMILIES: Mapping[str, Family] = {
             "max_position_embeddings": 131_072,
         },
     ),
+    # Mistral with a kind of attention for each layer: `layer_types`, all windows where a config leaves them out.
+    "ministral": Family(
+        reader=MISTRAL,
+        tracing=Tracing(has_llama_matrices=True),
+        class_sizes={
+            "vocab_size": 32_000,
+            "hidden_size": 4096,
+            "intermediate_size": 14_336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 131_072,
+        },
+    ),
     # Its queries are scaled by position, which changes no weight and no product.
     "ministral3": Family(
         reader=replace(MISTRAL, head_dim_default=128, window_default=None),

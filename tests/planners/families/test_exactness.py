@@ -166,6 +166,11 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     ),
     "mistral": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32}),
     "arcee": (SMALL, {**SMALL, "head_dim": 12, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    # Its module has no head dimension where a config leaves it out.
+    "ministral": (
+        {**SMALL, "head_dim": 12, "tie_word_embeddings": True},
+        {**SMALL, "head_dim": 12, "sliding_window": 32, "layer_types": ["full_attention", *["sliding_attention"] * 2]},
+    ),
     "ministral3": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32, "tie_word_embeddings": True}),
     "qwen2": (SMALL, {**SMALL, "tie_word_embeddings": True, "use_sliding_window": True, "max_window_layers": 1}),
     "qwen3": (SMALL, {**SMALL, "head_dim": 12, "tie_word_embeddings": True}, {**SMALL, "attention_bias": True}),
