@@ -43,7 +43,7 @@ class _Waiting(Generic[Record, Outcome]):
 class GroupedWrites(Generic[Record, Outcome]):
     """Turns many small writes into few transactions, on one event loop.
 
-    `write` returns what became of each of its records, in their order.
+    `write` gets one record or more, and returns what became of each, in their order.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class GroupedWrites(Generic[Record, Outcome]):
                 size = min(len(self._waiting), _LARGEST_GROUP)
                 group = [self._waiting.popleft() for _ in range(size)]
                 try:
-                    await self._write_group([entry for entry in group if not entry.stored.cancelled()])
+                    if awaited := [entry for entry in group if not entry.stored.cancelled()]:
+                        await self._write_group(awaited)
                 finally:
                     _fail(group, DatabaseUnavailable("The service stopped before the write was committed."))
         finally:

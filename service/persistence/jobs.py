@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from plimsoll.service.ground.errors import JobNotFound, Unstorable
 from plimsoll.service.persistence.job_rows import append_event, job_from_row
 from plimsoll.service.persistence.job_submission import Submission
-from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.paging import newest_first, page_of, page_size
 from plimsoll.service.persistence.records import (
     FINAL_STATES,
     JOB_STATES,
@@ -94,9 +94,7 @@ class JobStore:
         query = newest_first(query, jobs.c.created_at, jobs.c.job_id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
-        items = tuple(job_from_row(row) for row in rows[: page_size(limit)])
-        more = len(rows) > len(items)
-        return Page(items=items, next_cursor=write_cursor(items[-1].created_at, items[-1].job_id) if more else None)
+        return page_of(rows, jobs.c.created_at, jobs.c.job_id, job_from_row, limit=limit)
 
     async def counts(self) -> dict[JobState, int]:
         """Return how many jobs are in each state."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from plimsoll.service.ground.errors import PlanNotFound
 from plimsoll.service.persistence.keys import readable_by
-from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.paging import newest_first, page_of
 from plimsoll.service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
 from plimsoll.service.persistence.tables import measurements, plans
 from plimsoll.service.persistence.transactions import Transactions
@@ -64,7 +64,7 @@ class MeasurementStore:
         `reader` is the id of a key: only those of plans that it may see.
         """
         table = measurements
-        query = _RECORDED
+        query: sa.Select[Any] = _RECORDED
         filters = (
             (table.c.level, level),
             (table.c.framework, framework),
@@ -80,9 +80,7 @@ class MeasurementStore:
         query = newest_first(query, table.c.created_at, table.c.id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
-        items = tuple(Measurement(**row._mapping) for row in rows[: page_size(limit)])
-        more = len(rows) > len(items)
-        return Page(items=items, next_cursor=write_cursor(items[-1].created_at, items[-1].id) if more else None)
+        return page_of(rows, table.c.created_at, table.c.id, lambda row: Measurement(**row._mapping), limit=limit)
 
     async def accuracy(self) -> tuple[AccuracyGroup, ...]:
         """Return how far the predictions were off, for each level, framework, family and GPU on record."""

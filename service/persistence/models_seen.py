@@ -1,4 +1,4 @@
-"""Models that were asked about by their `config.json`, kept by its hash."""
+"""Model configs (`config.json`) that clients sent, by the hash of their contents."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from plimsoll.service.persistence.grouped_writes import GroupedWrites
-from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.paging import newest_first, page_of
 from plimsoll.service.persistence.records import Page, SeenModel
 from plimsoll.service.persistence.tables import models_seen
 from plimsoll.service.persistence.transactions import Transactions
 
 
 class ModelsSeenStore:
-    """Every model config that someone sent."""
+    """Stores each config once, and finds it again by its hash."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
         self._writes: GroupedWrites[SeenModel, None] = GroupedWrites(self._insert)
 
     async def remember(self, model: SeenModel) -> None:
-        """Store a model unless its hash is stored already; committed on return.
+        """Store a model unless its config is stored already; committed on return.
 
-        Raises DatabaseUnavailable and Unstorable.
+        Raises DatabaseUnavailable, Overloaded and Unstorable.
         """
         await self._writes.put(model)
 
     async def find(self, config_hash: str) -> SeenModel | None:
-        """Return the model with this config, or None."""
+        """Return the model whose config has this hash, or None."""
         query = sa.select(models_seen).where(models_seen.c.config_hash == config_hash)
         async with self._transactions.read() as connection:
             row = (await connection.execute(query)).one_or_none()
@@ -37,22 +37,17 @@ class ModelsSeenStore:
 
     async def page(self, *, limit: int = 50, cursor: str | None = None) -> Page[SeenModel]:
         """Return the models, the latest first; raises InvalidCursor."""
-        table = models_seen
-        query = newest_first(sa.select(table), table.c.first_seen_at, table.c.config_hash, limit=limit, cursor=cursor)
+        seen_at, config_hash = models_seen.c.first_seen_at, models_seen.c.config_hash
+        query = newest_first(sa.select(models_seen), seen_at, config_hash, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
-        items = tuple(SeenModel(**row._mapping) for row in rows[: page_size(limit)])
-        if len(rows) == len(items):
-            return Page(items=items, next_cursor=None)
-        return Page(items=items, next_cursor=write_cursor(rows[len(items) - 1].first_seen_at, items[-1].config_hash))
+        return page_of(rows, seen_at, config_hash, lambda row: SeenModel(**row._mapping), limit=limit)
 
     async def close(self) -> None:
-        """Wait until everything that was remembered is stored."""
+        """Wait until everything is stored that `remember` was given."""
         await self._writes.close()
 
     async def _insert(self, group: Sequence[SeenModel]) -> Sequence[None]:
-        if not group:
-            return ()
         # In one order everywhere: replicas that store the same models cannot wait for each other in a circle.
         rows = [
             {

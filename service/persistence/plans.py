@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from plimsoll.service.ground.errors import PlanNotFound, Unstorable
 from plimsoll.service.persistence.grouped_writes import GroupedWrites
 from plimsoll.service.persistence.keys import readable_by
-from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
+from plimsoll.service.persistence.paging import newest_first, page_of
 from plimsoll.service.persistence.persistent_connection import PersistentConnection
 from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
 from plimsoll.service.persistence.tables import plans
@@ -94,18 +94,13 @@ class PlanStore:
         query = newest_first(query, plans.c.created_at, plans.c.plan_id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
-        items = tuple(PlanSummary(**row._mapping) for row in rows[: page_size(limit)])
-        if len(rows) == len(items):
-            return Page(items=items, next_cursor=None)
-        return Page(items=items, next_cursor=write_cursor(rows[len(items) - 1].created_at, items[-1].plan_id))
+        return page_of(rows, plans.c.created_at, plans.c.plan_id, lambda row: PlanSummary(**row._mapping), limit=limit)
 
     async def close(self) -> None:
         """Wait until everything that was put is stored."""
         await self._writes.close()
 
     async def _insert(self, group: Sequence[_Put]) -> Sequence[bool]:
-        if not group:
-            return ()
         # In one order everywhere: replicas that store the same plans cannot wait for each other in a circle.
         ordered = sorted(group, key=lambda put: put.plan.plan_id)
         values = [value for put in ordered for value in _values(put.plan)]

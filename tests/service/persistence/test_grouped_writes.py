@@ -103,6 +103,21 @@ async def test_closing_waits_for_what_was_put():
     await put
 
 
+async def test_what_nobody_waits_for_any_more_is_not_written():
+    disk = Disk()
+    writes = GroupedWrites(disk.write)
+    disk.may_go_on.clear()
+    kept = asyncio.create_task(writes.put("a"))
+    await asyncio.sleep(0.01)
+    left = asyncio.create_task(writes.put("b"))
+    await asyncio.sleep(0.01)
+    left.cancel()
+    disk.may_go_on.set()
+    await kept
+    await writes.close()
+    assert disk.groups == [["a"]]
+
+
 async def test_closing_with_nothing_to_write_returns():
     await GroupedWrites(Disk().write).close()
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import base64
 import contextlib
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.service.ground.errors import InvalidCursor
-from plimsoll.service.persistence.paging import LARGEST_PAGE, page_size, read_cursor, write_cursor
+from plimsoll.service.persistence.paging import LARGEST_PAGE, page_of, page_size, read_cursor, write_cursor
+from plimsoll.service.persistence.tables import models_seen
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -25,6 +27,15 @@ def test_a_cursor_says_again_what_it_was_written_from(moment, key):
 def test_a_cursor_is_the_same_moment_in_any_time_zone():
     there = NOON.astimezone(timezone(timedelta(hours=5)))
     assert read_cursor(write_cursor(there, "k"))[0] == NOON
+
+
+@pytest.mark.parametrize(("found", "held", "follows"), [(0, 0, False), (2, 2, False), (3, 2, True)])
+def test_a_row_too_many_is_left_for_the_next_page(found, held, follows):
+    columns = models_seen.c.first_seen_at, models_seen.c.config_hash
+    rows = [SimpleNamespace(_mapping={"first_seen_at": NOON, "config_hash": f"{number}"}) for number in range(found)]
+    page = page_of(rows, *columns, lambda row: row._mapping["config_hash"], limit=2)
+    assert page.items == tuple(f"{number}" for number in range(held))
+    assert page.next_cursor == (write_cursor(NOON, "1") if follows else None)
 
 
 @given(st.text(max_size=60))
