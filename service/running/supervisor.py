@@ -30,7 +30,7 @@ from plimsoll.service.requests import examples
 from plimsoll.service.running.listening import check_listening
 from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from plimsoll.service.running.processes import launched
-from plimsoll.service.running.restarts import LONGEST_RESTART_SECONDS, Restarts
+from plimsoll.service.running.restarts import LONGEST_PAUSE_SECONDS, Restarts
 
 # Modules to run, and their arguments: this process loads neither.
 API = ("plimsoll.api",)
@@ -198,8 +198,8 @@ class Supervisor:
             postgres.start()
         except (DatabaseUnavailable, OSError) as error:
             # A full disk may have room again: nothing is gained by ending the rest.
-            self._postgres_restart_at = time.monotonic() + LONGEST_RESTART_SECONDS
-            self._say(f"It could not be started, and is tried again in {LONGEST_RESTART_SECONDS:.0f} s: {error}")
+            self._postgres_restart_at = time.monotonic() + LONGEST_PAUSE_SECONDS
+            self._say(f"It could not be started, and is tried again in {LONGEST_PAUSE_SECONDS:.0f} s: {error}")
 
     def _restart_the_dead(self) -> None:
         for child in self._children:
