@@ -15,7 +15,7 @@ from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.service.worker.jobs.job import FEED_FORWARD, LAYER_NORM, TraceJob
 from plimsoll.service.worker.jobs.stack import SelectiveRecompute, Stack
 from plimsoll.service.worker.training.decoder_parts import decoder_layers
-from plimsoll.service.worker.training.kernels.discarded_outputs import discard_output
+from plimsoll.service.worker.training.discarded_outputs import discard_output
 
 
 def recompute_activations(model: Any, job: TraceJob, stack: Stack) -> None:

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from plimsoll.service.worker.training.kernels.discarded_outputs import discard_output
+from plimsoll.service.worker.training.discarded_outputs import discard_output
 
 
 def gradients(norm, user, hidden):
