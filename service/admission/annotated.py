@@ -1,9 +1,9 @@
-"""A workload held against the plan that its annotation names or holds."""
+"""A workload judged by an annotation: by the stored plan that it names, or by the planning request that it holds."""
 
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from typing import Any, Protocol
 
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import PlimsollError
@@ -33,16 +33,17 @@ class StoredPlans(Protocol):
 
 
 class AnnotatedPlans:
-    """Judges workloads by the plans of their annotations."""
+    """Judges a lane of a workload (`lanes.py`) by the plan of its annotation instead of by its command."""
 
     def __init__(self, plans: StoredPlans, catalogue: Catalogue, launches: LaunchJudge) -> None:
-        """Take where plans are stored, and what plans those that are written inline."""
+        """Take where plans are stored, the names of models, and what plans a request that is written out."""
         self._plans = plans
         self._catalogue = catalogue
         self._launches = launches
         self._planned: RecentlyUsed[str, Planned] = RecentlyUsed(MOST_REMEMBERED_PLANS)
 
     async def stored(self, plan_id: str, lane: Lane, group: PodGroup) -> Finding:
+        """Return how a lane compares with a stored plan; raises NotJudged where the plan cannot be looked up."""
         planned = self._planned.get(plan_id)
         if planned is None:
             try:
@@ -55,24 +56,32 @@ class AnnotatedPlans:
         return planned_finding(planned, lane, group.replicas, self._catalogue)
 
     async def inline(self, text: str, lane: Lane, budget: Budget) -> Finding:
-        try:
-            request = json.loads(text, parse_constant=special_number)
-        except (ValueError, RecursionError) as error:
-            raise NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
-        if not isinstance(request, dict):
-            raise NotJudged(f"annotation {PLAN} is not a planning request")
+        """Return what a planning request that is written out in the annotation comes to on a lane's GPUs.
+
+        Raises NotJudged where it is no request, and PlimsollError where it is one that is not planned here.
+        """
+        request = _read_request(text)
         hardware = request.get("hardware")
-        planned = hardware.get("gpus") if isinstance(hardware, dict) else None
-        if isinstance(planned, int) and planned != lane.gpus:
+        gpus = hardware.get("gpus") if isinstance(hardware, dict) else None
+        if isinstance(gpus, int) and gpus != lane.gpus:
             return Finding(
-                weight="refuse",
-                text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {lane.gpus}.",
+                weight="refuse", text=f"Annotation {PLAN} plans {gpus} GPUs, the workload asks for {lane.gpus}."
             )
         try:
             return await self._launches.planned(f"The plan of annotation {PLAN}", request, budget)
         except PlimsollError as error:
-            if is_doubtful(error) and not is_impossible_plan(error):
+            if is_impossible_plan(error):
+                return Finding(weight="refuse", text=f"The plan of annotation {PLAN} cannot run: {error.detail}")
+            if is_doubtful(error):
                 return Finding(weight="warn", text=f"The plan of annotation {PLAN} may not run: {error.detail}")
-            if not is_impossible_plan(error):
-                raise
-            return Finding(weight="refuse", text=f"The plan of annotation {PLAN} cannot run: {error.detail}")
+            raise
+
+
+def _read_request(text: str) -> dict[str, Any]:
+    try:
+        request = json.loads(text, parse_constant=special_number)
+    except (ValueError, RecursionError) as error:
+        raise NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
+    if not isinstance(request, dict):
+        raise NotJudged(f"annotation {PLAN} is not a planning request")
+    return request
