@@ -1,4 +1,4 @@
-"""torchtitan's models by their sizes: what it calls a model that a config describes.
+"""Which of torchtitan's models a config describes: it knows models by a name and a flavor, one for each size.
 
 Source: torchtitan 0.2.2, `models/llama3/__init__.py`, `models/qwen3/__init__.py`
 and `models/deepseek_v3/__init__.py`.
@@ -13,7 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """A model's name and flavor in torchtitan, and whether that model can be cut into pipeline stages."""
+    """A flavor by the names that torchtitan's options `model.name` and `model.flavor` take.
+
+    `has_pipeline` says whether torchtitan can cut that model into pipeline stages.
+    """
 
     model: str
     name: str
@@ -22,7 +25,7 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What tells one flavor of a family from the others."""
+    """What tells one flavor of a family from the others, as its config has it."""
 
     hidden_size: int
     layers: int
@@ -30,9 +33,15 @@ class Sizes:
     key_value_heads: int
 
 
-LLAMA_3_VOCABULARY = 128_256
-QWEN_3_VOCABULARY = 151_936
-DEEPSEEK_V3_VOCABULARY = 129_280
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One of torchtitan's models: its name, vocabulary and flavors; `has_pipeline` as in `Flavor`."""
+
+    model: str
+    has_pipeline: bool
+    vocabulary_size: int
+    flavors: Mapping[Sizes, str]
+
 
 LLAMA_3 = {
     Sizes(hidden_size=4096, layers=32, heads=32, key_value_heads=8): "8B",
@@ -53,21 +62,20 @@ QWEN_3_MOE = {
 }
 DEEPSEEK_V3 = {Sizes(hidden_size=7168, layers=61, heads=128, key_value_heads=128): "671B"}
 
-# By transformers' model_type: torchtitan's model, whether it makes pipeline stages of it, its vocabulary and flavors.
-FAMILIES = {
-    "llama": ("llama3", True, LLAMA_3_VOCABULARY, LLAMA_3),
-    "qwen3": ("qwen3", False, QWEN_3_VOCABULARY, QWEN_3),
-    "qwen3_moe": ("qwen3", False, QWEN_3_VOCABULARY, QWEN_3_MOE),
-    "deepseek_v3": ("deepseek_v3", True, DEEPSEEK_V3_VOCABULARY, DEEPSEEK_V3),
+# By transformers' model_type. A config of these sizes with another vocabulary is of another model.
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(model="llama3", has_pipeline=True, vocabulary_size=128_256, flavors=LLAMA_3),
+    "qwen3": Family(model="qwen3", has_pipeline=False, vocabulary_size=151_936, flavors=QWEN_3),
+    "qwen3_moe": Family(model="qwen3", has_pipeline=False, vocabulary_size=151_936, flavors=QWEN_3_MOE),
+    "deepseek_v3": Family(model="deepseek_v3", has_pipeline=True, vocabulary_size=129_280, flavors=DEEPSEEK_V3),
 }
 
 
 def torchtitan_flavor(config: Mapping[str, Any]) -> Flavor | None:
-    """Return what torchtitan calls the model of a config, or None where it has no model of these sizes."""
+    """Return a config's flavor, or None where torchtitan has no model of its type, sizes and vocabulary."""
     family = FAMILIES.get(config.get("model_type", ""))
     if family is None:
         return None
-    model, has_pipeline, vocabulary, flavors = family
     heads = config["num_attention_heads"]
     sizes = Sizes(
         hidden_size=config["hidden_size"],
@@ -75,7 +83,7 @@ def torchtitan_flavor(config: Mapping[str, Any]) -> Flavor | None:
         heads=heads,
         key_value_heads=config.get("num_key_value_heads") or heads,
     )
-    name = flavors.get(sizes)
-    if name is None or config["vocab_size"] != vocabulary:
+    name = family.flavors.get(sizes)
+    if name is None or config["vocab_size"] != family.vocabulary_size:
         return None
-    return Flavor(model=model, name=name, has_pipeline=has_pipeline)
+    return Flavor(model=family.model, name=name, has_pipeline=family.has_pipeline)

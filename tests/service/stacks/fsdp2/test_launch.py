@@ -211,9 +211,8 @@ def own_flavors(model: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_flavors_have_the_sizes_of_torchtitans_own(family: str):
-    model, _, _, flavors = FAMILIES[family]
-    own = own_flavors(model)
-    for sizes, name in flavors.items():
+    own = own_flavors(FAMILIES[family].model)
+    for sizes, name in FAMILIES[family].flavors.items():
         theirs = own[name]
         heads = theirs.get("n_kv_heads", theirs["n_heads"])
         assert (theirs["dim"], theirs["n_layers"], theirs["n_heads"], heads) == (
