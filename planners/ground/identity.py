@@ -1,4 +1,4 @@
-"""Keys of caches that stand for an object itself: hashing a model's description costs more than most sums over it."""
+"""Keys of caches by identity: hashing a whole model's description costs more than most sums that are cached over it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByIdentity(Generic[T]):
-    """A value as a cache's key, equal to itself alone; the key keeps the value alive, so that no other takes its id."""
+    """A cache's key for one object: another that compares equal is another key.
+
+    The key holds the object, so that no later one gets the same `id`.
+    """
 
     value: T
 
