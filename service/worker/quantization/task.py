@@ -183,7 +183,7 @@ class _Job:
             sums,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             torch_version=torch.__version__,
-            kept_bytes=sum(tensor.stored_bytes for tensor in self._source.tensors if tensor.reason is not None),
+            skipped_bytes=sum(tensor.stored_bytes for tensor in self._source.tensors if tensor.reason is not None),
             quantized_bytes_by_scheme=bytes_by_scheme(self._spec, original_dtype=estimate.original_dtype),
             output=output,
             wall_seconds=time.perf_counter() - self._started,

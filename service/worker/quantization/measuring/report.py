@@ -1,4 +1,4 @@
-"""What a quantization job answers: each tensor, the whole model and the worst tensors."""
+"""The result of a quantization job: each tensor, the whole model and the worst tensors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from plimsoll.planners.quantization.planning import QuantizationEstimate, Skippe
 from plimsoll.service.worker.quantization.measuring.error import ErrorSums
 from plimsoll.service.worker.quantization.measuring.error_histogram import EDGES
 
+# Of all tensors, those with the largest relative error are listed again, so many of them.
 WORST_TENSORS = 10
 
 
@@ -16,9 +17,9 @@ WORST_TENSORS = 10
 class TensorReport:
     """One quantized tensor. `seconds` is the quantization's own time, `bytes_per_second` original bytes over it.
 
-    `relative_error` is the Frobenius norm of the error over that of the
-    weights; `sqnr_db` is null where there is no error. `output_relative_error` is
-    the same of a layer's output for random activations. `outlier_columns` counts
+    `relative_error` is the Frobenius norm of the error over that of the weights, `max_abs_error` the largest of one
+    weight, and `sqnr_db` the signal-to-quantization-noise ratio in decibels, null where there is no error.
+    `output_relative_error` is the relative error of a layer's output for random activations. `outlier_columns` counts
     the input features that LLM.int8 would call outliers, null for other schemes.
     """
 
@@ -58,12 +59,14 @@ class ErrorHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """A whole model quantized.
+    """A whole model quantized; errors and rates are those of `TensorReport`.
 
-    Bytes count the weights left alone too; errors, `seconds` and
-    `bytes_per_second` are of the quantized tensors. `wall_seconds` includes
-    initialisation or reading, measurement and writing.
-    `quantized_bytes_by_scheme` is what the whole model would weigh in each.
+    `original_bytes`, `quantized_bytes` and `bits_per_parameter` count the weights left alone too (`skipped`, by
+    reason); errors, `bits_per_quantized_parameter` (null where no tensor is quantized), `seconds` and
+    `bytes_per_second` are of the quantized tensors. `wall_seconds` includes initialisation or reading, measurement
+    and writing. `peak_host_bytes` are the most that the job's process held, null where its system does not tell, and
+    `peak_device_bytes` the most on the GPU, 0 without one. `quantized_bytes_by_scheme` is what the whole model would
+    weigh in each. `output` is null where nothing was written.
     """
 
     scheme: str
@@ -103,7 +106,7 @@ def model_report(
     *,
     device: str,
     torch_version: str,
-    kept_bytes: int,
+    skipped_bytes: int,
     quantized_bytes_by_scheme: Mapping[str, int],
     output: OutputReport | None,
     wall_seconds: float,
@@ -111,9 +114,10 @@ def model_report(
     peak_device_bytes: int,
     notes: tuple[str, ...],
 ) -> ModelReport:
-    """Return the report of a model from those of its tensors.
+    """Return the report of a model from those of its quantized tensors and their errors' `sums`.
 
-    The bytes are those measured, plus `kept_bytes` of the weights left alone.
+    `skipped_bytes` are those of the weights left alone, as they are stored; `estimate` is the planner's answer to the
+    same question, of which the counts of parameters are taken and no bytes.
     """
     quantized_bytes = sum(tensor.quantized_bytes for tensor in tensors)
     original_bytes = sum(tensor.original_bytes for tensor in tensors)
@@ -124,9 +128,9 @@ def model_report(
         double_quantization=estimate.double_quantization,
         block_size=estimate.block_size,
         original_dtype=estimate.original_dtype,
-        original_bytes=original_bytes + kept_bytes,
-        quantized_bytes=quantized_bytes + kept_bytes,
-        bits_per_parameter=8 * (quantized_bytes + kept_bytes) / estimate.parameters,
+        original_bytes=original_bytes + skipped_bytes,
+        quantized_bytes=quantized_bytes + skipped_bytes,
+        bits_per_parameter=8 * (quantized_bytes + skipped_bytes) / estimate.parameters,
         bits_per_quantized_parameter=(
             8 * quantized_bytes / estimate.quantized_parameters if estimate.quantized_parameters else None
         ),
