@@ -1,4 +1,4 @@
-"""The dimensions of a typical model of which only the size is known."""
+"""The config of a typical Llama-like model where only a number of parameters is given."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ LAYERS_BY_PARAMETERS = (
 )
 # Llama 3's feed-forward is 3.5 times as wide as the model (arXiv:2407.21783, table 3).
 FEED_FORWARD_RATIO = 3.5
-# Llama 3 has 8 key-value heads at every size, a quarter of the 8B's heads.
+# Llama 3 has 8 key-value heads at every size. The most of these that divide the heads are taken; while the width is
+# looked for they count as a share of the heads, which in the 8B is a quarter.
 KEY_VALUE_HEADS = (8, 4, 2, 1)
 KEY_VALUE_SHARE = 0.25
 # Llama 3's vocabulary; SmolLM2's for models under a billion parameters.
 VOCABULARY = 128_256
 SMALL_VOCABULARY = 49_152
 SMALL_VOCABULARY_BELOW = 1e9
-# Llama 3.2 3B and Qwen3 4B tie the head to the embedding, Llama 3.1 8B and Qwen3 8B do not.
+# Parameters below which the head is the embedding: so in Llama 3.2 3B and Qwen3 4B, but not in Llama 3.1 8B, Qwen3 8B.
 TIED_BELOW = 5e9
 # Llama 3's positions before the extension to long contexts.
 POSITIONS = 8192
-# From this many layers on, their number is a multiple of four, so that pipelines divide.
+# From this many layers on, their number is a multiple of the step, so that pipelines divide.
 LAYER_STEP = 4
 LAYER_STEP_FROM = 16
-# Heads come in eights, in fours under 32, and in ones in tiny models, so that tensor parallelism divides.
+# By the fewest heads, of what their number is a multiple: in eights, in fours under 32, and in ones in tiny models, so
+# that tensor parallelism divides.
 HEAD_STEPS = ((32, 8), (4, 4), (0, 1))
 # Head size by the least width that takes it, widest first (Llama 3.1, Llama 3.2 1B, and tiny models).
 HEAD_DIMS = ((2048, 128), (512, 64), (0, 16))
@@ -58,7 +60,7 @@ def typical_config(parameters: float) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     Depth follows published models, width the size, and the feed-forward takes
     up the remainder, so that the described count comes within 2 % of
-    `parameters`. Raises `InvalidQuestion` outside 1e6 to 1e13.
+    `parameters`. Raises `InvalidQuestion` outside `FEWEST_PARAMETERS` to `MOST_PARAMETERS`.
     """
     if not FEWEST_PARAMETERS <= parameters <= MOST_PARAMETERS:
         raise InvalidQuestion(
@@ -73,7 +75,7 @@ def typical_config(parameters: float) -> tuple[dict[str, Any], tuple[str, ...]]:
     config: dict[str, Any] = {
         "model_type": "llama",
         "hidden_size": hidden_size,
-        "intermediate_size": 1,
+        "intermediate_size": 1,  # and below what the rest leaves
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": next(number for number in KEY_VALUE_HEADS if heads % number == 0),
@@ -87,7 +89,7 @@ def typical_config(parameters: float) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _typical_layers(parameters: float) -> int:
-    """Return the depth, interpolated between published models on logarithmic axes."""
+    """Return the depth: between published models on logarithmic axes, and beyond them by the nearest slope."""
     nearest = list(pairwise(LAYERS_BY_PARAMETERS))
     (few, shallow), (many, deep) = next((pair for pair in nearest if parameters <= pair[1][0]), nearest[-1])
     slope = math.log(deep / shallow) / math.log(many / few)
@@ -100,8 +102,10 @@ def _typical_layers(parameters: float) -> int:
 def _typical_width(parameters: float, layers: int, *, tied: bool) -> tuple[int, int, int]:
     """Return vocabulary, hidden size and head size.
 
-    The width h solves  c·V·h + L·h²·(2 + 2·share + 3·ratio) = parameters  with
-    c = 1 where the head is tied and 2 otherwise. The vocabulary is halved until
+    The width h of L layers over a vocabulary of V solves
+    c·V·h + L·h²·(2 + 2·share + 3·ratio) = parameters,
+    with c = 1 where the head is tied and 2 otherwise: queries and the output projection are h² each, keys and values
+    `KEY_VALUE_SHARE` of that, the feed-forward's three matrices `FEED_FORWARD_RATIO`. The vocabulary is halved until
     the embeddings are less than half of the model.
     """
     vocabulary_size = SMALL_VOCABULARY if parameters < SMALL_VOCABULARY_BELOW else VOCABULARY
@@ -119,10 +123,13 @@ def _typical_width(parameters: float, layers: int, *, tied: bool) -> tuple[int, 
 
 
 def _feed_forward_width(parameters: float, config: dict[str, Any]) -> int:
-    """Return the feed-forward width that brings the described count nearest to `parameters`."""
+    """Return the feed-forward width that brings the described count nearest to `parameters`, of a config with width 1.
+
+    A feature more costs a row or column of three matrices in each layer.
+    """
     hidden_size: int = config["hidden_size"]
-    without = families.describe_config(config, name="typical").parameters
-    wanted: float = 1 + (parameters - without) / (3 * hidden_size * config["num_hidden_layers"])
+    of_width_1 = families.describe_config(config, name="typical").parameters
+    wanted: float = 1 + (parameters - of_width_1) / (3 * hidden_size * config["num_hidden_layers"])
     step = WIDE_STEP if hidden_size >= WIDE_FROM else NARROW_STEP
     return max(1, round(wanted / step)) * step
 
