@@ -1,4 +1,4 @@
-"""The textbook's stack, which no program is: its launch files."""
+"""The textbook, which is no program: its launch files start a script of the reader's own, or Paddle with the layout."""
 
 from __future__ import annotations
 
