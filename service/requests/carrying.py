@@ -19,8 +19,14 @@ class Carried(Wire):
 
 
 def carried(part: Wire, question: type[Any]) -> dict[str, Any]:
-    """Return the fields that a question has of a part of a request; of a list of choices the first."""
-    values = ((field.name, getattr(part, field.name, None)) for field in dataclasses.fields(question))
+    """Return the fields of a part of a request as the question has them; of a list of choices the first.
+
+    Raises TypeError where the part has a field that the question lacks: it would have no effect.
+    """
+    values = ((name, getattr(part, name)) for name in type(part).model_fields)
+    without_effect = type(part).model_fields.keys() - {field.name for field in dataclasses.fields(question)}
+    if without_effect:
+        raise TypeError(f"{question.__name__} has no {', '.join(sorted(without_effect))}.")
     return {name: _value(value) for name, value in values if value is not None}
 
 

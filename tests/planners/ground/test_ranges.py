@@ -11,7 +11,14 @@ import pytest
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.ranges import DEGREE, FRACTION, RANGE, SHARE, Range, check_ranges
 from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
-from plimsoll.service.requests.serving import ServingPart
+from plimsoll.service.requests.serving import (
+    Disaggregated,
+    ServiceLevelPart,
+    ServingLayoutPart,
+    ServingPart,
+    Speculative,
+)
+from plimsoll.service.requests.values import Wire
 
 
 @pytest.mark.parametrize(
@@ -32,18 +39,23 @@ def test_a_value_out_of_its_fields_range_is_refused_at_its_place():
     assert refused.value.pointer == "/layout/tensor_parallel"
 
 
-def test_the_wire_bounds_a_field_as_the_question_does():
-    asked = {
-        field.name: field.metadata[RANGE] for field in dataclasses.fields(ServingQuestion) if RANGE in field.metadata
-    }
-    schema = ServingPart.model_json_schema()
-    assert {name: _most(schema["properties"][name]) for name in asked} == {
+@pytest.mark.parametrize(
+    ("part", "question"),
+    [
+        (ServingPart, ServingQuestion),
+        *((part, part.counterpart) for part in (ServingLayoutPart, ServiceLevelPart, Speculative, Disaggregated)),
+    ],
+)
+def test_the_wire_bounds_the_fields_that_the_question_does_and_as_it_does(part: type[Wire], question: type[Any]):
+    asked = {field.name: field.metadata[RANGE] for field in dataclasses.fields(question) if RANGE in field.metadata}
+    bounds = {name: _most(field) for name, field in part.model_json_schema()["properties"].items()}
+    assert {name: most for name, most in bounds.items() if most is not None} == {
         name: each.most for name, each in asked.items()
     }
 
 
-def _most(field: dict[str, Any]) -> float:
-    """Return the largest value of a field of a schema, which may be left out or listed."""
+def _most(field: dict[str, Any]) -> float | None:
+    """Return the largest value of a field of a schema, which may be left out or listed; None where it has no bound."""
     forms = [field, *field.get("anyOf", ()), *field.get("oneOf", ())]
     forms += [form for each in forms for form in each.get("oneOf", ())]
-    return next(form["maximum"] for form in forms if "maximum" in form)
+    return next((form["maximum"] for form in forms if "maximum" in form), None)
