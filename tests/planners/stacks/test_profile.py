@@ -4,6 +4,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.jobs.optimizers import OPTIMIZERS
+from plimsoll.planners.quantization.stacks import QUANTIZED_STACKS
 from plimsoll.planners.sharding.cuts import EachTensorFlat, FlatBuffers
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search, stack_names, textbook
 
@@ -60,8 +61,9 @@ def test_a_named_framework_is_searched_alone():
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_stacks_name_optimizers_that_are_planned_and_no_other_stack_by_an_alias(name: str):
+def test_what_stacks_name_is_known_and_no_alias_is_another_stack(name: str):
     profile = load_profile(name)
+    assert profile.frozen_base.quantized_as in QUANTIZED_STACKS
     assert {*profile.can.optimizers, *profile.can.undivided_optimizers} <= set(OPTIMIZERS)
     assert set(profile.aliases).isdisjoint(stack_names())
 

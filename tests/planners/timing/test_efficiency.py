@@ -5,6 +5,7 @@ from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.planners.timing import efficiency
 from plimsoll.planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
+from plimsoll.planners.timing.fusion import FUSED
 
 FRACTIONS = (
     "matmul_peak_fraction",
@@ -55,6 +56,7 @@ def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str)
     assert 0 < stack.low < 1 < stack.high
     assert 0 < stack.expert_low < 1 < stack.expert_high
     assert stack.provenance
+    assert stack.measured_kernels in FUSED
 
 
 @pytest.mark.parametrize("name", stack_names())
