@@ -22,6 +22,7 @@ DEVICE = "device"
 class Subject(StrEnum):
     """What rules are about, in the order in which they are asked; of a job the first that it breaks is told."""
 
+    FRAMEWORK = "framework"
     REQUEST = "request"
     STACK = "stack"
     SHARDING = "sharding"

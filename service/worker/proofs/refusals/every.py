@@ -24,6 +24,7 @@ from plimsoll.service.worker.proofs.refusals import (
 from plimsoll.service.worker.stacks.found import find_stack
 
 RULES: Mapping[Subject, tuple[Rule, ...]] = {
+    Subject.FRAMEWORK: stacks.RULES_OF_FRAMEWORKS,
     Subject.REQUEST: requests.RULES,
     Subject.STACK: stacks.RULES,
     Subject.SHARDING: sharding.RULES,

@@ -28,4 +28,6 @@ def _other_kernels(asked: Asked) -> str:
 
 
 STACK_HAS_THE_KERNELS = Rule(broken=_runs_other_kernels, pointer="/training/kernels", words=_other_kernels)
-RULES = (STACK_IS_TRACED, STACK_HAS_THE_KERNELS)
+# Asked first: what other rules say of a request is true of stacks that are traced.
+RULES_OF_FRAMEWORKS = (STACK_IS_TRACED,)
+RULES = (STACK_HAS_THE_KERNELS,)

@@ -22,6 +22,11 @@ def test_a_stack_without_a_folder_is_refused_with_those_that_are_traced():
         refuse(asked(framework="colossal"), on_device=False)
 
 
+def test_that_a_stack_is_not_traced_is_told_before_what_no_trace_of_a_job_knows():
+    with pytest.raises(NotYetAvailable, match="'litgpt' is not traced yet"):
+        refuse(asked(framework="litgpt", offload="optimizer", precision="int8-mixed"), on_device=False)
+
+
 @pytest.mark.parametrize(("framework", "kernels"), [("reference", "fused"), ("megatron", "eager")])
 def test_kernels_that_a_stack_is_not_traced_with_are_refused(framework, kernels):
     with pytest.raises(NotYetAvailable, match=kernels) as refusal:
