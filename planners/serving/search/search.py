@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
 from plimsoll.planners.ground.figures import counted
@@ -113,8 +114,9 @@ def search_layouts(
     obstacles: list[PlimsollError] = []
     elsewhere: list[PlimsollError | None] = []
     enough = math.inf
-    for degrees in _in_order(question, settings.profile.degrees):
-        if degrees.gpus > _most_gpus(question, degrees, enough) and not _is_usual(question, degrees):
+    # Made once: it tells what is enough by then.
+    for degrees in _in_order(question, settings.profile.degrees, lambda: enough):  # noqa: B023
+        if degrees.gpus > enough and not _is_usual(question, degrees):
             continue
         choices = _replica_choices(question, degrees.gpus)
         obstacle: PlimsollError | None = _obstacle(question, degrees, settings.profile)
@@ -206,8 +208,45 @@ def _check_fixed(question: ServingQuestion) -> None:
         )
 
 
-def _degrees(question: ServingQuestion, rules: DegreeRules) -> Iterator[Degrees]:
-    """Yield the degrees of replicas that the GPUs allow, fixed ones as they are fixed, the rest every one there is.
+def _in_order(question: ServingQuestion, rules: DegreeRules, enough: Callable[[], float]) -> Iterator[Degrees]:
+    """Yield the degrees as they are looked at: doubled ones before odd ones, and small ones first.
+
+    Odd ones are yielded up to the GPUs that are `enough` by then, or up to `MOST_GPUS_IN_FULL` while none are.
+    """
+    yield from _degrees(question, rules, is_odd=False)
+    if not _has_odd(question):
+        return
+    done = 0.0
+    while (most := MOST_GPUS_IN_FULL if math.isinf(enough()) else enough()) > done:
+        yield from _degrees(question, rules, is_odd=True, above=done, most=most)
+        done = most
+
+
+def _degrees(
+    question: ServingQuestion, rules: DegreeRules, *, is_odd: bool, above: float = 0, most: float = math.inf
+) -> list[Degrees]:
+    """Return the degrees of replicas that the GPUs allow, small ones first, of more GPUs than `above`, at most `most`.
+
+    Fixed degrees are as they are fixed, of the rest there is every one.
+    """
+    found = [
+        Degrees(
+            tensor_parallel=tensor,
+            pipeline_parallel=pipeline,
+            attention_data_parallel=attention,
+            expert_parallel=experts,
+            decode_context_parallel=question.layout.decode_context_parallel or 1,
+        )
+        for tensor, attention, experts, pipeline in _every_degree(question, rules)
+        if above < (gpus := tensor * attention * pipeline) <= most
+        and _is_odd(question, attention, pipeline) == is_odd
+        and (question.layout.pipeline_parallel is not None or _replica_choices(question, gpus))
+    ]
+    return sorted(found, key=attrgetter("gpus"))
+
+
+def _every_degree(question: ServingQuestion, rules: DegreeRules) -> Iterator[tuple[int, int, int, int]]:
+    """Yield every tensor, attention data, expert and pipeline parallelism.
 
     Models with experts share them out over ranks of attention data parallelism, each expert whole or divided.
     """
@@ -218,37 +257,21 @@ def _degrees(question: ServingQuestion, rules: DegreeRules) -> Iterator[Degrees]
             stages = _numbers(question, min(most // ranks, question.model.num_layers))
             for experts in _fixed_or(layout.expert_parallel, _expert_ranks(question, rules, ranks)):
                 for pipeline in _fixed_or(layout.pipeline_parallel, stages):
-                    degrees = Degrees(
-                        tensor_parallel=tensor,
-                        pipeline_parallel=pipeline,
-                        attention_data_parallel=attention,
-                        expert_parallel=experts,
-                        decode_context_parallel=layout.decode_context_parallel or 1,
-                    )
-                    if layout.pipeline_parallel is not None or _replica_choices(question, degrees.gpus):
-                        yield degrees
+                    yield tensor, attention, experts, pipeline
 
 
-def _in_order(question: ServingQuestion, rules: DegreeRules) -> list[Degrees]:
-    """Return the degrees as they are looked at: doubled ones before odd ones, and small ones first."""
-    return sorted(_degrees(question, rules), key=lambda degrees: (_is_odd(question, degrees), degrees.gpus))
+def _has_odd(question: ServingQuestion) -> bool:
+    """Return whether degrees other than 1, 2, 4, 8 ... come last: where few of many GPUs are what is wanted most."""
+    gpus = question.hardware.gpus
+    return gpus.minimum < gpus.maximum and gpus.maximum > MOST_GPUS_IN_FULL and _wants_fewest(question)
 
 
-def _most_gpus(question: ServingQuestion, degrees: Degrees, enough: float) -> float:
-    """Return up to how many GPUs degrees are looked at; without an end unless few GPUs are what is wanted most."""
-    return MOST_GPUS_IN_FULL if math.isinf(enough) and _is_odd(question, degrees) else enough
-
-
-def _is_odd(question: ServingQuestion, degrees: Degrees) -> bool:
-    """Return whether free numbers of many GPUs have degrees other than 1, 2, 4, 8 ... that the question leaves free."""
-    gpus, layout = question.hardware.gpus, question.layout
-    if gpus.minimum == gpus.maximum or gpus.maximum <= MOST_GPUS_IN_FULL or not _wants_fewest(question):
-        return False
-    free = (
-        degrees.attention_data_parallel if layout.attention_data_parallel is None else 1,
-        degrees.pipeline_parallel if layout.pipeline_parallel is None else 1,
-    )
-    return any(each & (each - 1) for each in free)
+def _is_odd(question: ServingQuestion, attention: int, pipeline: int) -> bool:
+    """Return whether degrees that come last are among those that the question leaves free."""
+    layout = question.layout
+    free_attention = attention if layout.attention_data_parallel is None else 1
+    free_pipeline = pipeline if layout.pipeline_parallel is None else 1
+    return bool(free_attention & (free_attention - 1) or free_pipeline & (free_pipeline - 1)) and _has_odd(question)
 
 
 def _is_usual(question: ServingQuestion, degrees: Degrees) -> bool:
