@@ -66,6 +66,7 @@ def runnable_deepspeed(rank: int, ranks: int) -> Iterator[Any]:
         stack.enter_context(_alone())
         stack.enter_context(_without_reports())
         stack.enter_context(_kernels_in_place())
+        stack.enter_context(_of_no_processor())
         stack.enter_context(_no_files())
         stack.enter_context(ScalarsOfFakeTensors())
         yield deepspeed
@@ -126,6 +127,13 @@ def _kernels_in_place() -> Iterator[None]:
             stack.enter_context(
                 replaced(module, builder, lambda compiled=compiled: SimpleNamespace(load=lambda: compiled))
             )
+        yield
+
+
+@contextlib.contextmanager
+def _of_no_processor() -> Iterator[None]:
+    """Look up no processor: DeepSpeed's Adam of the host does for one warning, and takes a second for it each time."""
+    with replaced(importlib.import_module("cpuinfo"), "get_cpu_info", dict):
         yield
 
 
