@@ -79,6 +79,17 @@ def traced(stage=None, **changes):
     return trace_steps(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
 
 
+_TRACED = {}
+
+
+def traced_once(stage=None, **changes):
+    """Return the ledger of a job, which all tests of a process read and none changes."""
+    key = repr((stage, sorted(changes.items())))
+    if key not in _TRACED:
+        _TRACED[key] = traced(stage, **changes)
+    return _TRACED[key]
+
+
 def traced_on_transformers(stage=None, **changes):
     """Trace what stands in for a stack's own model, where a trace would run that."""
     wanted = job(**changes)

@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.service.worker.recording.ledger import Kind
-from tests.service.worker.cases import traced
+from tests.service.worker.cases import traced_once
 
 TOKENS = 64
 HIDDEN_BYTES = TOKENS * 64 * 2  # a micro-batch's hidden states in bf16
@@ -18,7 +18,7 @@ def left_by_forward(ledger, *, on_host):
 
 @pytest.fixture(scope="module")
 def trl():
-    return traced(activation_offload=True)
+    return traced_once(activation_offload=True)
 
 
 @pytest.mark.slow
@@ -50,13 +50,13 @@ def test_recomputed_layers_send_their_inputs():
     # Two layers' inputs, and what the last norm keeps: its input in fp32, and normalised in bf16.
     sent = [
         piece.requested_bytes
-        for piece in left_by_forward(traced(activation_offload=True, recompute="full"), on_host=True)
+        for piece in left_by_forward(traced_once(activation_offload=True, recompute="full"), on_host=True)
     ]
     assert sorted(size for size in sent if size >= HIDDEN_BYTES)[:3] == [HIDDEN_BYTES] * 3
 
 
 def test_torch_s_hook_leaves_nothing_of_the_layers_on_the_device():
-    ledger = traced(framework="ddp", zero_stage=0, activation_offload=True)
+    ledger = traced_once(framework="ddp", zero_stage=0, activation_offload=True)
     kept = left_by_forward(ledger, on_host=False)
     # The rotary angles, 2 x 2 x 16 bytes a position of 32, are nobody's to keep.
     assert sum(piece.requested_bytes for piece in kept) <= 32 * 64 + 4
@@ -64,7 +64,7 @@ def test_torch_s_hook_leaves_nothing_of_the_layers_on_the_device():
 
 def test_torch_s_hook_sends_a_tensor_once_for_each_operation_that_keeps_it():
     # Each layer has gate, SiLU, up and product of 64 x 176 in bf16, and 3 cast weights as long.
-    ledger = traced(framework="ddp", zero_stage=0, activation_offload=True)
+    ledger = traced_once(framework="ddp", zero_stage=0, activation_offload=True)
     sent = [piece.requested_bytes for piece in left_by_forward(ledger, on_host=True)]
     assert sent.count(2 * 64 * 176) == 2 * 7
     # fp32 hidden states: square, product and scale of two norms in each of two layers, and of the last norm.

@@ -10,7 +10,7 @@ from plimsoll.service.worker.proofs.refusals.every import refuse
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
-from tests.service.worker.cases import LLAMA, asked, job, requested_bytes, traced
+from tests.service.worker.cases import LLAMA, asked, job, requested_bytes, traced, traced_once
 
 # Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.
 ELEMENTS = 105_408
@@ -22,8 +22,8 @@ SCALARS_BYTES = 64
 BUCKET_BYTES = 1_000_000_000
 
 
-def zero(stage, **changes):
-    return traced(framework="deepspeed", zero_stage=stage, **changes)
+def zero(stage, run=traced_once, **changes):
+    return run(framework="deepspeed", zero_stage=stage, **changes)
 
 
 def test_without_zero_every_gradient_is_made_fp32_twice_in_the_update():
@@ -83,7 +83,7 @@ def test_a_result_names_the_engine_that_ran_and_its_version():
 def test_a_worker_without_deepspeed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(NotYetAvailable, match=r"install plimsoll\[deepspeed\]"):
-        zero(2)
+        zero(2, traced)
 
 
 def test_without_zero_an_optimizer_that_is_not_adam_updates_one_gradient_after_the_other():
@@ -114,7 +114,7 @@ def test_muon_runs_over_parts_of_parameters():
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_deepspeed_is_given_to_run_is_taken_back(stage):
     before = dict(os.environ), torch.nn.functional.linear
-    zero(stage, optimizer="sgd-momentum")
+    zero(stage, traced, optimizer="sgd-momentum")
     assert (dict(os.environ), torch.nn.functional.linear) == before
     assert sys.modules["deepspeed.comm.comm"].cdb is None
     assert not torch.distributed.is_initialized()
@@ -144,7 +144,7 @@ def test_gradients_of_fp32_stand_whole_at_stage_1():
 
 
 def test_deepspeed_prints_nothing_of_the_worker_s_memory(capsys):
-    zero(1, gradient_dtype="fp32", accumulation_steps=1)
+    zero(1, traced, gradient_dtype="fp32", accumulation_steps=1)
     assert capsys.readouterr().out == ""
 
 

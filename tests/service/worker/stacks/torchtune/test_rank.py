@@ -10,7 +10,7 @@ from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.proofs.trace.notes import step_notes, traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
-from tests.service.worker.cases import config, job, requested_bytes, traced
+from tests.service.worker.cases import config, job, requested_bytes, traced, traced_once
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchtune") is None, reason="torchtune is not installed")
 
@@ -25,9 +25,9 @@ LOGITS = BATCH * LENGTH * VOCABULARY
 COUNTS_BYTES = 84
 
 
-def torchtune(**changes):
+def torchtune(run=traced_once, **changes):
     values = {"framework": "torchtune", "config": LLAMA, "precision": "bf16", "sequence_length": LENGTH}
-    return traced(**(values | {"micro_batch_size": BATCH} | changes))
+    return run(**(values | {"micro_batch_size": BATCH} | changes))
 
 
 def most_logits(ledger, phase):
@@ -115,4 +115,4 @@ def test_a_worker_without_torchtune_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchtune", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(NotYetAvailable, match=r"does not have: install torchao .* torchtune 0\.6\.1"):
-        torchtune()
+        torchtune(traced)

@@ -13,7 +13,7 @@ from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
-from tests.service.worker.cases import config, job, requested_bytes, traced, traced_on_transformers
+from tests.service.worker.cases import config, job, requested_bytes, traced, traced_on_transformers, traced_once
 
 # 256 words need no rows to fill 128 a rank, of one rank or of two; a layer has 46,208 elements (cases.py).
 VOCABULARY, LAYER, HIDDEN, TOKENS = 256, 46_208, 64, 64
@@ -26,7 +26,7 @@ SPLIT = {"data_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
 SMALL_BYTES = 2_000
 
 
-def megatron(run=traced, *, stage=None, **changes):
+def megatron(run=traced_once, *, stage=None, **changes):
     return run(stage, **({"framework": "megatron", "zero_stage": 1, "config": LLAMA} | changes))
 
 
@@ -59,7 +59,7 @@ def test_the_head_s_input_is_gathered_into_a_tensor_that_stays():
 
 
 def both_kept(**changes):
-    return tuple(sum(kept(megatron(run, **changes))) for run in (traced, traced_on_transformers))
+    return tuple(sum(kept(megatron(run, **changes))) for run in (traced_once, traced_on_transformers))
 
 
 @pytest.mark.parametrize("layout", [{}, SPLIT], ids=["whole", "split"])
@@ -101,7 +101,7 @@ FEED_FORWARD = {"recompute_modules": ("mlp",)}
 
 def test_experts_and_their_tokens_are_as_the_stand_in_s():
     layout = {"config": MIXTRAL, "expert_parallel": 2, **ONE_SEQUENCE}
-    own, stand_in = (megatron(run, **layout) for run in (traced, traced_on_transformers))
+    own, stand_in = (megatron(run, **layout) for run in (traced_once, traced_on_transformers))
     for kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE):
         assert requested_bytes(own, kind) == pytest.approx(requested_bytes(stand_in, kind), abs=SMALL_BYTES)
     # Of each of 128 tokens in two layers the stand-in keeps two places, of 8 bytes each, where a mask is kept here.
@@ -202,7 +202,7 @@ def test_a_result_names_the_package_that_ran_and_its_version():
 
 def test_what_the_package_is_given_to_run_is_taken_back():
     before = dict(os.environ), torch.cuda.current_device, torch.compile
-    megatron(config=MIXTRAL)
+    megatron(traced, config=MIXTRAL)
     assert (dict(os.environ), torch.cuda.current_device, torch.compile) == before
     assert not sys.modules["megatron.core.parallel_state"].model_parallel_is_initialized()
     assert not sys.modules["megatron.core.tensor_parallel.layers"].HAVE_TE
@@ -212,4 +212,4 @@ def test_what_the_package_is_given_to_run_is_taken_back():
 def test_a_worker_without_the_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron.core", None)
     with pytest.raises(NotYetAvailable, match=r"install plimsoll\[megatron\]"):
-        megatron()
+        megatron(traced)
