@@ -20,6 +20,8 @@ TWO = {"data_parallel": 2, "shard_group": 2, "gpus": 2, "gradient_accumulation_s
 LITTLE_BYTES = 3 << 29
 # Far more than two ranks are apart on a busy machine, and far less than a test may take.
 PATIENCE_SECONDS = 60.0
+# Where a rank is to be given up, both have met by then.
+SHORT_PATIENCE_SECONDS = 20.0
 ACCOUNT = '{"out_of_memory": null}'
 
 
@@ -27,9 +29,9 @@ def cpu():
     return find_device("cpu", planned_gpu="h100-sxm-80gb", any_gpu_kind=False)
 
 
-def run(*, memory_bytes=None, report=lambda *_progress: None, training=None):
+def run(*, memory_bytes=None, report=lambda *_progress: None, training=None, patience_seconds=PATIENCE_SECONDS):
     asked = request("device", layout=TWO, **({"training": training} if training else {}))
-    return run_ranks(asked, cpu(), ranks=2, memory_bytes=memory_bytes, report=report, patience_seconds=PATIENCE_SECONDS)
+    return run_ranks(asked, cpu(), ranks=2, memory_bytes=memory_bytes, report=report, patience_seconds=patience_seconds)
 
 
 @pytest.fixture
@@ -128,6 +130,6 @@ def test_a_rank_that_gets_no_further_is_given_up_and_the_others_say_where_they_s
             living_ranks()[1].suspend()
 
     with pytest.raises(RankFailed, match="Rank 0 of 2"):
-        run(report=stop_the_other)
+        run(report=stop_the_other, patience_seconds=SHORT_PATIENCE_SECONDS)
     assert "imed out" in capsys.readouterr().err
     assert not living_ranks()
