@@ -7,6 +7,8 @@ or a worker is imported by the fixtures that need it: most tests are of planners
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,9 +20,12 @@ import pytest
 from tests.fast import FastTests
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+
     from plimsoll.service.persistence.database import Database
     from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
     from tests.databases import Databases
+    from tests.distribution import FilesTogether
 
 # How long an example takes says more of the machine's other work than of the code.
 hypothesis.settings.register_profile("plimsoll", deadline=None)
@@ -33,26 +38,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out what is not fast where that is asked for."""
+    """Leave out what is not fast where that is asked for, and let every process keep what it compiles."""
     if config.getoption("fast"):
         config.pluginmanager.register(FastTests())
+    # The tests start hundreds of processes of the same modules: where the environment forbids bytecode, each would
+    # compile them anew, and every run all the tests.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give the tests that share a fixture of their module to one process, so that it is made once."""
-    if not config.getoption("loadgroup", default=False):
-        return
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None and _shares_with_its_module(item):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    """Let the long files begin where several processes share the tests."""
+    if config.getoption("loadgroup", default=False):
+        from tests.distribution import long_first
+
+        long_first(items)
 
 
-def _shares_with_its_module(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function):
-        return False
-    definitions = item._fixtureinfo.name2fixturedefs.values()  # the only place that tells a fixture's scope
-    return any(definition.scope == "module" for (*_, definition) in definitions)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether | None:
+    """Give each process whole files, in the order of the collection."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.distribution import FilesTogether
+
+    config.option.loadscopereorder = False
+    return FilesTogether(config, log)
 
 
 @pytest.fixture(scope="session")
