@@ -1,4 +1,5 @@
-"""No test picks a statement by its place in a list: one more said before it would break what has nothing to do with it.
+"""No test picks a statement or a moment of a step by its place in a list: one more before it would break what has
+nothing to do with it.
 
 `[only] = answer.warnings` says that there is one; of several a test picks by name, pointer, rule or words.
 """
@@ -12,15 +13,27 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 # What answers say beside their numbers; ranked lists, whose first is the best, are not among them.
 STATEMENTS = frozenset(
-    ("advice", "assumptions", "comparisons", "disagreements", "errors", "missing", "reasons", "spikes", "warnings")
-)
+    (
+        "advice", "assumptions", "comparisons", "differences", "disagreements", "errors", "missing", "notes", "reasons",
+        "spikes", "warnings",
+    )
+)  # fmt: skip
+# What a step is made of: a stack that does one thing more has one more of them.
+PARTS_OF_A_STEP = frozenset(("events", "moments"))
 
 
 def picked_by_place(source: str) -> Iterator[int]:
-    """Yield the lines on which a list of statements is indexed by a number."""
+    """Yield the lines on which a list of statements, or of what a step is made of, is indexed by a number."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Subscript) and _is_number(node.slice) and _name(node.value) in STATEMENTS:
+        if isinstance(node, ast.Subscript) and _is_number(node.slice) and _is_listed(node.value):
             yield node.lineno
+
+
+def _is_listed(value: ast.expr) -> bool:
+    """Return whether these are statements or parts of a step; a plain name says it of the latter and of notes alone."""
+    if isinstance(value, ast.Name):
+        return value.id in PARTS_OF_A_STEP | {"notes", "warnings"}
+    return _name(value) in STATEMENTS | PARTS_OF_A_STEP
 
 
 def _is_number(index: ast.expr) -> bool:
@@ -53,4 +66,9 @@ def test_no_test_picks_a_statement_by_its_place():
 
 def test_places_are_found_in_records_and_in_json():
     source = 'answer.warnings[0]\nbody["errors"][-1]["pointer"]\nmade.missing["vllm"][0]\nplan.stages[0]\nstages[1:]'
+    assert sorted(picked_by_place(source)) == [1, 2, 3]
+
+
+def test_places_are_found_among_events_and_moments():
+    source = 'ledger.events[3]\nfound["moments"][-1]["items"]\nmoments[-2].items\nphases[0]\nevents[1:]'
     assert sorted(picked_by_place(source)) == [1, 2, 3]

@@ -49,7 +49,7 @@ def test_the_width_is_said_with_its_reason():
     assert "in fp32" in assumed
     assert "Lightning" in assumed
     asked = frozen_note(job("litgpt", method="lora", lora=Lora(base_dtype="bf16")))
-    assert asked == "The frozen base is held in bf16, as asked."
+    assert all(words in asked for words in ("in bf16", "as asked"))
 
 
 MIXTRAL = {

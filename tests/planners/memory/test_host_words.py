@@ -43,7 +43,8 @@ def test_one_that_lacks_it_has_what_is_there(plan):
     assert lacking_host_bytes(lacking) == 1952 * GIB
     assert FIELD in host_shortage(lacking, is_given=False)
     given = host_shortage(memory(plan, 4000, 512, 512), is_given=True)
-    assert given == "The fullest node needs 4,000.0 GiB of host memory and has 512.0 GiB."
+    assert all(words in given for words in ("needs 4,000.0 GiB", "has 512.0 GiB"))
+    assert FIELD not in given
 
 
 def test_what_is_assumed_names_the_clusters_it_comes_from(plan):
@@ -52,7 +53,7 @@ def test_what_is_assumed_names_the_clusters_it_comes_from(plan):
     (elsewhere,) = host_notes(plan, hardware(1))
     assert "The catalogue has no node with this GPU" in elsewhere
     (given,) = host_notes(plan, hardware(1, host_memory_bytes=512 * GIB))
-    assert given == "A node has 512.0 GiB of host memory, as given."
+    assert all(words in given for words in ("512.0 GiB", "as given"))
 
 
 def test_loading_beyond_the_node_is_told_and_left_out_of_the_verdict():

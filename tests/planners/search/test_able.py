@@ -52,10 +52,9 @@ def test_a_stack_that_shards_nothing_has_no_shard_groups():
 def test_a_fixed_choice_of_layout_is_combined_like_any_other():
     # Adapters beside pipeline stages: pipelines are Megatron's, torchtitan's and nanotron's, which train whole models.
     error = refusal(method="qlora", layout={"pipeline_parallel": 2})
-    assert error.detail == (
-        "No stack combines pipeline_parallel 2 (fsdp2, megatron, nanotron and megatron-deepspeed) with method qlora "
-        "(accelerate, litgpt and torchtune). Framework reference, the textbook's sums, plans it."
-    )
+    assert "pipeline_parallel 2 (fsdp2, megatron, nanotron and megatron-deepspeed)" in error.detail
+    assert "method qlora (accelerate, litgpt and torchtune)" in error.detail
+    assert "reference" in error.detail
     assert error.pointer == "/layout/pipeline_parallel"
 
 
@@ -112,7 +111,7 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
     model = describe_config(catalogue().model(name).config, name=name)
     answer = plan_training(question(model=model, gpus=8, sequence_length=8192, global_batch_size=64))
     said = " ".join(answer.assumptions)
-    assert "The best layout of the measured stacks that can run this job keeps states in host memory." in said
+    assert "keeps states in host memory" in said
     assert "has a layout with room" not in said
     assert any(advice.reason.startswith("It fits without host memory too.") for advice in answer.advice)
 

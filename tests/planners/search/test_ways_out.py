@@ -30,7 +30,9 @@ def small(gpus: int, batch: int, framework: str = "ddp", **changes: object) -> T
 
 def test_the_nearest_numbers_of_replicas_that_divide_the_batch_are_named():
     # Of 64 sequences 4 and 8 replicas have whole ones, 5 to 7 do not; 7 replicas go with 63 and 70.
-    assert out_of(small(7, 64)) == "Set gpus to 4 or 8, or global_batch_size to 63 or 70: each was planned, and fits."
+    said = out_of(small(7, 64))
+    assert "gpus to 4 or 8" in said
+    assert "global_batch_size to 63 or 70" in said
 
 
 def test_a_shard_group_that_no_number_of_gpus_mends_has_no_way_out_in_gpus():
@@ -46,13 +48,17 @@ def test_beyond_a_node_whole_nodes_are_named():
 def test_fixed_degrees_are_kept():
     # 48 replicas take a multiple of 48 sequences: 960 and 1,008 beside 1,000.
     asked = small(48, 1000, layout={"data_parallel": 48})
-    assert out_of(asked) == "Set global_batch_size to 960 or 1008: each was planned, and fits."
+    said = out_of(asked)
+    assert "global_batch_size to 960 or 1008" in said
+    assert "gpus" not in said
 
 
 def test_one_way_out_is_not_told_as_several():
     # 8 replicas take no 7 sequences, and 8 are the fewest that they do take; other numbers of GPUs leave 8 replicas.
     asked = small(8, 7, layout={"data_parallel": 8})
-    assert out_of(asked) == "Set global_batch_size to 8: this was planned, and fits."
+    said = out_of(asked)
+    assert "global_batch_size to 8:" in said
+    assert not {"each", "gpus"} & set(said.split())
 
 
 def test_what_does_not_fit_is_no_way_out():
@@ -100,7 +106,9 @@ def test_of_a_degree_that_cuts_heads_the_whole_ones_are_named():
 def test_a_range_without_a_layout_names_its_neighbours():
     asked = small(5, 64)
     between = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=5, maximum=7)))
-    assert out_of(between) == "Set gpus to 4 or 8: each was planned, and fits."
+    said = out_of(between)
+    assert "gpus to 4 or 8" in said
+    assert "global_batch_size" not in said
 
 
 LAYOUT = Layout(

@@ -139,7 +139,7 @@ def test_the_plan_itself_is_called_chosen():
 def test_a_faster_layout_that_the_request_fixes_away_says_so():
     comparison = compared(layout={"tensor_parallel": 8}, degrees={"tensor_parallel": 2})
     assert comparison.outcome == "outside_request"
-    assert detail(comparison, "request") == "The request fixes tensor_parallel 8, and this layout has 2."
+    assert all(words in detail(comparison, "request") for words in ("fixes tensor_parallel 8", "has 2"))
 
 
 def test_more_gpus_lose_where_the_fewest_are_wanted():

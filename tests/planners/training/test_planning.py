@@ -258,7 +258,7 @@ def test_stacks_that_were_not_searched_are_named_with_the_reason():
     stacks = plan_training(question(method="qlora")).stacks
     assert set(stacks.searched) == {"accelerate", "litgpt"}
     reasons = {each.framework: each.reason for each in stacks.left_out}
-    assert reasons["torchtune"] == "No run of it is on record, and a measured stack has room."
+    assert "a measured stack has room" in reasons["torchtune"]
     assert "qlora" in reasons["megatron"]
 
 

@@ -168,7 +168,9 @@ def test_a_model_whose_repository_nobody_named_has_no_command():
 def test_what_does_not_fit_has_no_command():
     made = serving_artifacts(CHECKPOINT, serving_plan(), hardware(), placement(), fits=False)
     assert made.files == {}
-    assert made.missing == {"vllm": ("The plan does not fit, so the engine would not start.",)}
+    [reason] = made.missing.pop("vllm")
+    assert "does not fit" in reason
+    assert made.missing == {}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,8 @@ def test_images_for_amds_gpus_are_known_from_0_16_on(version: str, is_known: boo
 def test_an_engine_without_an_image_for_the_card_still_has_its_command():
     made = launch_files(serving_plan(engine="sglang", engine_version="0.5.23"), gpu="mi300x-192gb")
     assert "sglang" in made.files
-    assert made.missing["deployment"] == ("No image of sglang 0.5.23 for AMD Instinct MI300X 192 GB is known.",)
+    [reason] = made.missing["deployment"]
+    assert all(words in reason for words in ("sglang 0.5.23", "AMD Instinct MI300X 192 GB"))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", TRTLLM, "transformers"])

@@ -48,7 +48,7 @@ def test_matrices_of_layers_are_quantized_and_the_rest_is_left(tmp_path):
 def test_tensors_that_the_description_does_not_know_are_left_and_named(tmp_path):
     tensors = {**weights(), "model.extra": torch.ones(3)}
     source = opened(write_checkpoint(tmp_path / "source", tensors))
-    assert "model.extra" in source.notes[0]
+    assert any("model.extra" in note for note in source.notes)
     assert next(tensor.reason for tensor in source.tensors if tensor.name == "model.extra") == "not in the description"
 
 
