@@ -159,6 +159,9 @@ def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown
         ({"layers": [0, 15]}, "layers 0–15"),
         ({"layers": [4, 7], "chunks": [[2, 3], [10, 11]]}, "layers 2–3, 10–11"),
         ({"layers": [2, 3], "chunks": [[1, 1], [5, 5]]}, "layers 1, 5"),
+        # The embedding alone, and in one of two chunks.
+        ({"layers": [0, -1], "chunks": [[0, -1]]}, "no layers"),
+        ({"layers": [0, 1], "chunks": [[0, -1], [15, 16]]}, "layers 15–16"),
     ],
 )
 def test_the_layers_of_a_stage_are_told_chunk_by_chunk(stage: dict[str, Any], told: str):

@@ -17,11 +17,12 @@ export function expertCoordinate(rank, mesh) {
   return Math.floor((rank % perStage) / mesh.expert_tensor_parallel) % mesh.expert_parallel;
 }
 
-/** Return runs of layers: 0–3, 16–19. */
-export const runsText = (chunks) => chunks.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
+/** Return runs of layers: 0–3, 16–19. A chunk that has the embedding or the head alone ends before it begins. */
+export const runsText = (chunks) => chunks.filter(([first, last]) => first <= last)
+  .map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ") || "none";
 
 /** Return the layers of a stage in words: of each chunk where it has several. */
-export const layersText = (chunks) => `layers ${runsText(chunks)}`;
+export const layersText = (chunks) => (runsText(chunks) === "none" ? "no layers" : `layers ${runsText(chunks)}`);
 
 /** Return [first, last] of each chunk of a stage; plans that were stored before there were chunks have one. */
 export const chunksOf = ({ layers, chunks }) => chunks ?? [layers];

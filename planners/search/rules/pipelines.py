@@ -83,7 +83,8 @@ def _undivided(case: Case, job: Job) -> str:
             f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
         )
     nearest = nearest_degrees(job.pipeline_layouts, model, stages, virtual)
-    hint = f"pipeline_parallel {nearest} can, where it divides the GPUs too" if nearest else "no degree can"
+    in_chunks = f" in {virtual} chunks a stage" if virtual > 1 else ""
+    hint = f"pipeline_parallel {nearest} can, where it divides the GPUs too" if nearest else f"no degree can{in_chunks}"
     by = f"by pipeline_layout {way.told(model, stages, virtual)}{_uneven_ends(way, case, job)}"
     if len(job.pipeline_layouts) > 1:
         by = f"in any way that {job.profile.name} is planned with"
@@ -98,10 +99,13 @@ def _uneven_ends(way: PipelineLayout, case: Case, job: Job) -> str:
     given = {name: count for name, count in (("first", way.first), ("last", way.last)) if count is not None}
     for name, count in given.items():
         if count % virtual or not count:
-            return f" ({counted(count, 'layer')} of the {name} stage cannot be in {counted(virtual, 'chunk')})"
+            return f" (the {name} stage's {counted(count, 'layer')} cannot be in {counted(virtual, 'chunk')})"
     others = case.layout.pipeline_parallel - len(given)
     left = job.model.num_layers - sum(given.values())
-    return f" ({counted(left, 'layer')} are left for {counted(others, 'stage')} in {counted(virtual, 'chunk')} each)"
+    if left < 0:
+        return f" ({counted(-left, 'layer')} too many)"
+    each = f" of {virtual} chunks each" if virtual > 1 else ""
+    return f" ({counted(left, 'layer')} are left for {counted(others, 'stage') if others else 'no stage'}{each})"
 
 
 PIPELINE_LAYOUT_DIVIDES = Rule(

@@ -100,6 +100,35 @@ CASES = (
     Counterexample(
         rule="pipeline_layout_divides",
         framework="megatron",
+        asked={"layout": {"pipeline_layout": "first=7,last=7"}},
+        layout={"pipeline_parallel": 4, "virtual_pipeline": 2},
+        numbers=("first=7,last=7 (the first stage's 7 layers cannot be in 2 chunks): no degree can in 2 chunks",),
+    ),
+    Counterexample(
+        # 32 - 7 = 25 layers do not go round three stages; in two they do, and in six with five each.
+        rule="pipeline_layout_divides",
+        framework="megatron",
+        asked={"layout": {"pipeline_layout": "last=7"}},
+        layout={"pipeline_parallel": 4},
+        numbers=("last=7 (25 layers are left for 3 stages", "pipeline_parallel 2 or 6 can"),
+    ),
+    Counterexample(
+        rule="pipeline_layout_divides",
+        framework="megatron",
+        asked={"layout": {"pipeline_layout": "first=40"}},
+        layout={"pipeline_parallel": 4},
+        numbers=("first=40 (8 layers too many): no degree can",),
+    ),
+    Counterexample(
+        rule="pipeline_layout_divides",
+        framework="megatron",
+        asked={"layout": {"pipeline_layout": "first=8,last=8"}},
+        layout={"pipeline_parallel": 2},
+        numbers=("(16 layers are left for no stage): pipeline_parallel 3 can",),
+    ),
+    Counterexample(
+        rule="pipeline_layout_divides",
+        framework="megatron",
         asked={"layout": {"pipeline_layout": "first=8"}},
         layout={},
         numbers=("pipeline_layout first=8", "pipeline_parallel above 1"),
