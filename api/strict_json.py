@@ -116,6 +116,8 @@ def _check_finite(value: Any) -> None:
     transformers wrote such numbers into `config.json` for years.
     """
     detail = "NaN, infinities and numbers beyond 1.8e308 are refused."
+    if isinstance(value, float) and not math.isfinite(value):
+        raise MalformedBody(detail)
     steps: list[int | str] = []
     levels = [_members(value)]
     while levels:

@@ -120,6 +120,11 @@ async def test_a_number_that_is_none(client: httpx.AsyncClient, number: bytes):
     assert pointers(await refused(client, "/plan/train", body, 400)) == ["/training/tokens/1"]
 
 
+@pytest.mark.parametrize("body", [b"NaN", b"-Infinity", b" 1e999 "])
+async def test_a_body_that_is_itself_no_number(client: httpx.AsyncClient, body: bytes):
+    assert pointers(await refused(client, "/plan/train", body, 400)) == [""]
+
+
 @pytest.mark.parametrize(
     "body",
     [
