@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -120,4 +121,9 @@ def test_the_first_mistral_slides_and_the_later_ones_do_not() -> None:
 
 
 def described(model: CatalogueModel) -> ModelSpec:
-    return describe_config(model.config, name=model.id)
+    return described_once(model.id)
+
+
+@functools.cache
+def described_once(name: str) -> ModelSpec:
+    return describe_config(catalogue().model(name).config, name=name)
