@@ -21,6 +21,7 @@ from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
+from plimsoll.planners.plans import LiveItems
 from plimsoll.planners.questions import Companion, Evaluation, LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.jobs.config_keys import of_layers
@@ -29,6 +30,9 @@ SAMPLED_LAYERS = 4
 GPU = "h200-sxm-141gb"
 # The aims of the comparison: mean and worst distance of the allocated peaks.
 MEAN_FRACTION, WORST_FRACTION = 0.03, 0.08
+
+# What of a plan a trace allocates.
+ALLOCATED = tuple(item.name for item in dataclasses.fields(LiveItems))
 
 MODELS = (
     "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B",
@@ -205,6 +209,58 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     MEGATRON | {"recompute": "full", "sequence_length": 8192, **SPLIT_SEQUENCE},
     MEGATRON | {"recompute": "selective", "sequence_length": 8192, "pipeline_parallel": 2, **SPLIT_SEQUENCE},
 )
+UNLIKE = MEGATRON | {"sequence_length": 8192, "tensor_parallel": 8, "sequence_parallel": True}
+FOR_BOTH = {"pipeline_layout": "account-for-embedding-and-loss"}
+# Pipelines whose stages are not alike, of whole depth: the way that Llama 3.1 405B was trained in, and others.
+UNLIKE_CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
+    (
+        "meta-llama/Llama-3.1-405B",
+        UNLIKE | FOR_BOTH | {"pipeline_parallel": 16, "virtual_pipeline": 8, "micro_batches": 64, "gpus": 1024},
+        126,
+    ),
+    (
+        "meta-llama/Llama-3.1-70B",
+        UNLIKE | {"pipeline_parallel": 16, "micro_batches": 64, "gpus": 256, "pipeline_layout": "first=3,last=2"},
+        61,
+    ),
+    (
+        "meta-llama/Llama-3.1-70B",
+        UNLIKE
+        | {"pipeline_parallel": 12, "micro_batches": 48, "gpus": 192, "recompute": "full"}
+        | {"pipeline_layout": "Et*5|(t*6|)*10t*5L"},
+        70,
+    ),
+    (
+        "meta-llama/Llama-3.1-405B",
+        UNLIKE | FOR_BOTH | {"pipeline_parallel": 8, "micro_batches": 32, "gpus": 128, "recompute": "selective"},
+        94,
+    ),
+    (
+        "meta-llama/Llama-3.1-405B",
+        {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192, "tensor_parallel": 8}
+        | FOR_BOTH
+        | {"pipeline_parallel": 16, "micro_batches": 32, "gpus": 512},
+        126,
+    ),
+    (
+        "meta-llama/Llama-3.1-70B",
+        {"framework": "fsdp2", "recompute": "selective", "sequence_length": 4096, "pipeline_parallel": 8}
+        | {"micro_batches": 16, "gpus": 64, "pipeline_layout": "first=7,last=6", "offload": "none"},
+        61,
+    ),
+    (
+        "deepseek-ai/DeepSeek-V3",
+        {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 32}
+        | {
+            "pipeline_parallel": 8,
+            "micro_batches": 16,
+            "gpus": 256,
+            "pipeline_layout": "behind-first",
+            "offload": "none",
+        },
+        61,
+    ),
+)
 LIGER = {"framework": "accelerate", "recompute": "none", "sequence_length": 4096, "kernels": "fused"}
 REPLICATED = {"framework": "ddp", "zero_stage": 0}
 LIGER_MODELS = (
@@ -335,6 +391,7 @@ class Case:
             "context_parallel": "context ",
             "expert_parallel": "experts ",
             "pipeline_schedule": "",
+            "pipeline_layout": "divided ",
             "activation_offload": "activations on the host ",
             "offload": "on the host ",
             "offload_target": "on ",
@@ -402,6 +459,7 @@ def grid() -> Iterator[Case]:
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
+    yield from (Case(model=model, way=way, layers=layers) for model, way, layers in UNLIKE_CASES)
     for model in MEGATRON_MIXTURES:
         yield from (Case(model=model, way=way) for way in GROUPED_WAYS)
 
@@ -467,7 +525,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Return a plan's predicted and traced peaks, item by item, and whose code ran."""
+    """Return a plan's predicted and traced peaks, item by item and stage by stage, and whose code ran."""
     from plimsoll.service.worker.proofs.refusals.every import proved_job
     from plimsoll.service.worker.proofs.trace.notes import traced_with
     from plimsoll.service.worker.recording.curve import phase_at
@@ -476,7 +534,8 @@ def compare(case: Case) -> dict[str, Any]:
     request, memory = planned(case)
     job, stack = proved_job(request)
     started = time.monotonic()
-    ledgers = [trace_steps(job, stack, lambda *_progress: None, stage) for stage in job.deciding_stages]
+    stages = job.deciding_stages
+    ledgers = [trace_steps(job, stack, lambda *_progress: None, stage) for stage in stages]
     ledger = max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
     peak = ledger.peak()
     return {
@@ -491,6 +550,15 @@ def compare(case: Case) -> dict[str, Any]:
         "traced_items": peak.bytes_by_item(),
         "predicted_host_bytes": memory["host_bytes"] if job.states_on_host else 0,
         "traced_host_bytes": ledger.peak(on_host=True).allocated_bytes if job.states_on_host else 0,
+        "stages": [
+            {
+                "stage": stage.number,
+                "layers": [part.last_layer - part.first_layer + 1 for part in job.chunks_of(stage)],
+                "predicted_bytes": sum(memory["stages"][stage.number]["items"][name] for name in ALLOCATED),
+                "traced_bytes": of_stage.peak().allocated_bytes,
+            }
+            for stage, of_stage in zip(stages, ledgers, strict=True)
+        ],
         "ran": traced_with(job, stack, on_device=False),
         "seconds": time.monotonic() - started,
     }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from benchmarks.agreement import Case, compare, grid
 from plimsoll.planners.ground.errors import NotYetAvailable
@@ -43,18 +44,29 @@ def lines(cases: Sequence[Case]) -> Iterable[str]:
             continue
         planned, traced = row["predicted_bytes"] / GIB, row["traced_bytes"] / GIB
         rows.append((row["ran"], f"{case.name:76} {planned:9.3f} {traced:9.3f}  {row['relative_error']:+.2%}"))
-    for ran, of_code in groupby(sorted(rows), key=lambda row: row[0]):
+        rows += [(row["ran"], line) for line in _stages(row["stages"])]
+    for ran, of_code in groupby(sorted(rows, key=lambda row: row[0]), key=lambda row: row[0]):
         yield f"{ran}:"
         yield from (line for _, line in of_code)
+
+
+def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield a line for each stage of a pipeline that was traced: its layers, in each chunk."""
+    for stage in stages if len(stages) > 1 else ():
+        planned, traced = stage["predicted_bytes"] / GIB, stage["traced_bytes"] / GIB
+        layers = " + ".join(str(count) for count in stage["layers"])
+        name = f"    stage {stage['stage']} with layers: {layers}"
+        yield f"{name:76} {planned:9.3f} {traced:9.3f}  {planned / traced - 1:+.2%}"
 
 
 def main(arguments: list[str]) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.proofs_of", description=__doc__)
     parser.add_argument("stack", choices=[stack.name for stack in traced_stacks()])
+    parser.add_argument("--only", default="", help="plans whose name has this in it")
     parser.add_argument("--plans", type=int, default=MOST_PLANS, help="how many at most")
     asked = parser.parse_args(arguments)
-    for line in lines(chosen(grid(), asked.stack, asked.plans)):
+    for line in lines(chosen((case for case in grid() if asked.only in case.name), asked.stack, asked.plans)):
         print(line, flush=True)
     return 0
 

@@ -26,6 +26,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.pipeline_layouts import Division, PipelineLayout
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.interleaving import MOST_ROUNDS, waiting_layers
 
 # Pipelines of some hundred models, a few dozen degrees each, divided in a few ways.
 MOST_KEPT_PIPELINES = 8192
@@ -207,11 +208,11 @@ def _rows(layouts: Candidates, pipelines: Pipelines, job: Job) -> StageRows:
         layers_of_run=tuple(counts[:runs]),
         has_embedding=stage == 0,
         has_head=has_head > 0,
-        in_flight=_in_flight(layouts, pipelines, stage, job),
+        in_flight=_in_flight(layouts, pipelines, stage, layers, job),
     )
 
 
-def _in_flight(layouts: Candidates, pipelines: Pipelines, stage: IntArray, job: Job) -> FloatArray:
+def _in_flight(layouts: Candidates, pipelines: Pipelines, stage: IntArray, layers: IntArray, job: Job) -> FloatArray:
     """Return how many micro-batches' worth of their layers stages keep, those of unlike chunks weighed."""
     in_flight = micro_batches_in_flight(
         layouts.pipeline_parallel,
@@ -222,21 +223,32 @@ def _in_flight(layouts: Candidates, pipelines: Pipelines, stage: IntArray, job: 
     )
     if not any(_has_unlike_chunks(pipeline) for pipeline in pipelines.different):
         return in_flight
-    waiting = np.rint(in_flight * layouts.virtual_pipeline).astype(np.int64)
-    most = int(layouts.virtual_pipeline.max())
-    shares = pipelines.of_tables(lambda pipeline: _chunk_shares(pipeline, most), axes=len(layouts.shape))
-    # Forward passes go through a chunk by as many micro-batches as there are stages, then through the next.
-    rounds, rest = np.divmod(waiting, layouts.pipeline_parallel * layouts.virtual_pipeline)
-    weighed = sum(
-        share
-        * (
-            rounds * layouts.pipeline_parallel
-            + np.clip(rest - chunk * layouts.pipeline_parallel, 0, layouts.pipeline_parallel)
-        )
-        for chunk, share in enumerate(shares)
-    )
-    result: FloatArray = np.where(layouts.virtual_pipeline > 1, weighed, in_flight)
+    most = waiting_in_chunks(layouts, pipelines, job)[0] / np.maximum(layers, 1)
+    result: FloatArray = np.where(layouts.virtual_pipeline > 1, most, in_flight)
     return result
+
+
+def waiting_in_chunks(layouts: Candidates, pipelines: Pipelines, job: Job) -> FloatArray:
+    """Return the layers that wait on stages of several chunks.
+
+    The most ever, the most as the lowest chunk is differentiated, and as the highest is.
+    """
+    rounds = layouts.micro_batches(job.global_batch_size) // layouts.pipeline_parallel
+    place = np.clip(rounds, 1, MOST_ROUNDS) - 1
+    every = pipelines.of_tables(
+        lambda pipeline: waiting_layers(pipeline.division.layers, pipeline.degree), axes=len(layouts.shape)
+    )
+    by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
+    return np.stack([np.select([place == number for number in range(MOST_ROUNDS)], list(each)) for each in by_rounds])
+
+
+def layers_of_lowest(layouts: Candidates, pipelines: Pipelines) -> IntArray:
+    """Return the layers of each stage's lowest chunk."""
+    (layers,) = pipelines.of_tables(
+        lambda pipeline: np.array([pipeline.division.layers[: pipeline.degree]]), axes=len(layouts.shape)
+    )
+    lowest: IntArray = layers
+    return lowest
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
@@ -244,15 +256,6 @@ def _has_unlike_chunks(pipeline: Pipeline) -> bool:
     """Return whether any stage has chunks of unlike numbers of layers."""
     layers, degree = pipeline.division.layers, pipeline.degree
     return any(len({*layers[stage::degree]}) > 1 for stage in range(degree))
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
-def _chunk_shares(pipeline: Pipeline, most: int) -> FloatArray:
-    """Return the part of a stage's layers that each of its chunks has, [chunk, stage], for so many chunks."""
-    layers = np.array(pipeline.division.layers, dtype=np.float64).reshape(pipeline.chunks, pipeline.degree)
-    shares = np.zeros((most, pipeline.degree))
-    shares[: pipeline.chunks] = layers / np.maximum(layers.sum(axis=0), 1.0)
-    return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

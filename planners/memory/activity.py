@@ -22,9 +22,6 @@ from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
 
-# Of a recomputed layer, as torch.autograd.backward of a second run is given them.
-OUTPUT_AND_GRADIENT = 2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBackward:
@@ -312,14 +309,13 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
 
 
 def _beside_second_run(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
-    """Return what stands beside a second run: a layer's input where it is not saved again, and output and gradient.
+    """Return what stands beside a second run: a layer's input where it is not saved again.
 
-    The textbook counts the input always.
+    The textbook counts the input always. Of Megatron-Core it is the second run's output, which is handed to
+    torch.autograd.backward with its gradient (tensor_parallel/random.py, `CheckpointFunction.backward`).
     """
-    if job.profile.is_textbook:
+    if job.profile.is_textbook or job.profile.kernels.transformer_engine:
         return stream
-    if job.profile.kernels.transformer_engine:
-        return OUTPUT_AND_GRADIENT * stream
     keeps = np.where(casts, layer.cast_keeps_input, layer.keeps_input)
     return NO_BYTES if keeps.all() else np.where(keeps, 0.0, stream)
 

@@ -8,8 +8,9 @@ of FSDP2 with transformers (docs/agreement.md).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -391,11 +392,14 @@ def _matrices_only(part: BlockWeights) -> BlockWeights:
 
 
 def _dummy_gradient_bytes(job: Job, rows: StageRows, by: Divisions) -> FloatArray:
-    """Return one compute-precision gradient of every distinct matrix of layers and head, where the stack keeps them."""
+    """Return one compute-precision gradient of each distinct matrix that a stage has, where the stack keeps them."""
     if not job.profile.kernels.transformer_engine:
         return np.zeros(1)
-    head = np.where(rows.has_head, by.spread(_head_matrix, _head_part(job)), 0.0)
-    return job.precision.compute_bytes * (by.spread(_distinct_matrices, job.layers) + head)
+    elements = np.where(rows.has_head, by.spread(_head_matrix, _head_part(job)), 0.0)
+    for kinds in _matrices_of_kinds(job.layers):
+        layers = sum(rows.layers_of_kind[kind] for kind in kinds)
+        elements = elements + np.where(layers > 0, by.spread(_distinct_matrices, job.layers, kinds), 0.0)
+    return job.precision.compute_bytes * elements
 
 
 def _head_part(job: Job) -> BlockWeights:
@@ -471,15 +475,24 @@ def _last_stacked_matrices(part: BlockWeights, way: Way) -> int:
     return sum(local(weight, way)[0].stored_elements for weight in last)
 
 
-def _distinct_matrices(layers: tuple[BlockWeights, ...], way: Way) -> int:
-    """Return the elements of every distinct matrix of the layers, one for all experts."""
-    distinct = {
-        (weight.name.rsplit(".", 2)[-2], weight.shape): matrix_elements(weight, way)
-        for part in layers
-        for weight in part.trainable
-        if weight.is_linear
-    }
-    return sum(distinct.values())
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _matrices_of_kinds(layers: tuple[BlockWeights, ...]) -> Mapping[tuple[int, ...], tuple[Weight, ...]]:
+    """Return the distinct matrices of the layers, one for all experts, by the kinds of layers that have them."""
+    found: dict[tuple[str, tuple[int, ...]], tuple[Weight, list[int]]] = {}
+    for kind, part in enumerate(layers):
+        for weight in part.trainable:
+            if weight.is_linear:
+                kinds = found.setdefault((weight.name.rsplit(".", 2)[-2], weight.shape), (weight, []))[1]
+                kinds += [] if kind in kinds else [kind]
+    of_kinds: dict[tuple[int, ...], tuple[Weight, ...]] = {}
+    for weight, kinds in found.values():
+        of_kinds[tuple(kinds)] = (*of_kinds.get(tuple(kinds), ()), weight)
+    return MappingProxyType(of_kinds)
+
+
+def _distinct_matrices(layers: tuple[BlockWeights, ...], kinds: tuple[int, ...], way: Way) -> int:
+    """Return the elements of every distinct matrix that these kinds of layers alone have, one for all experts."""
+    return sum(matrix_elements(weight, way) for weight in _matrices_of_kinds(layers)[kinds])
 
 
 def rotary_table_bytes(job: Job) -> int:

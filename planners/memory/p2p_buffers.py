@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from plimsoll.planners.architecture import OperationKind
@@ -51,6 +53,42 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_
     if job.profile.is_textbook:
         return NO_BYTES
     return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, p2p_message, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BesidePasses:
+    """Messages beside a pass of an interleaved stage, in numbers of them, while passes take turns.
+
+    `turn` is the output of the forward pass that has just been, and as much the input of the next one, which has been
+    received already. `stale` are inputs that have been differentiated, each with its gradient: the one that was
+    received as the pipeline was full, which a variable holds for the rest of the step, and the last of each chunk that
+    no forward pass has gone through since.
+    """
+
+    turn: BoolArray
+    stale: FloatArray
+
+
+def beside_interleaved_passes(layouts: Candidates, rows: StageRows, job: Job) -> BesidePasses:
+    """Return what Megatron-Core's schedule holds on to where sends and receipts overlap.
+
+    Source: Megatron-Core, pipeline_parallel/schedules.py, `forward_backward_pipelining_with_interleaving`:
+    `pp_post_forward` receives, the next `pp_pre_forward` deallocates, and `input_tensor` is last set as the pipeline
+    has been filled; transformer/transformer_block.py, `set_input_tensor`.
+    """
+    stages, chunks = layouts.pipeline_parallel, layouts.virtual_pipeline
+    ahead = 2 * (stages - 1 - rows.stage) + (chunks - 1) * stages
+    rounds, rest = np.divmod(ahead, stages * chunks)
+    # Backward passes take the chunks in the opposite order.
+    differentiated = rounds * stages * chunks + (chunks - 1 - rest // stages) * stages + rest % stages
+    turns = layouts.micro_batches(job.global_batch_size) * chunks - ahead
+    is_interleaved = chunks > 1
+    stale = (~rows.has_embedding & (turns > differentiated + 1)).astype(np.int64)
+    for chunk in range(1, int(chunks.max())):
+        # A loss is that of the highest chunk, when each of the others has just been gone through.
+        is_left = (2 * chunk * stages > ahead) & (chunk < chunks) & (turns > (chunks - chunk) * stages)
+        stale = stale + (is_left & ~rows.has_head)
+    return BesidePasses(turn=is_interleaved & (turns > 1), stale=np.where(is_interleaved, 2.0 * stale, 0.0))
 
 
 def keeps_first_input(job: Job) -> bool:

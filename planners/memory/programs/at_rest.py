@@ -44,6 +44,9 @@ def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
     layouts, job, held, active = asked.layouts, asked.job, asked.held, asked.active
     gradients = np.ceil(held.gradients)
     rotary = 0 if job.profile.is_textbook else rotary_table_bytes(job) / layouts.context_parallel
+    if job.profile.kernels.transformer_engine:
+        # Each chunk is a model with a table of its own (`RotaryEmbedding.forward`).
+        rotary = rotary * layouts.virtual_pipeline.astype(np.float64)
     tables = lasting_rotary_table_bytes(job)
     return AtRest(
         parameters=np.ceil(held.parameters) + tables if tables else np.ceil(held.parameters),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.layer_bytes import sums_at_end
-from plimsoll.planners.memory.p2p_buffers import received_gradient_bytes
+from plimsoll.planners.memory.p2p_buffers import beside_interleaved_passes, received_gradient_bytes
 from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
@@ -30,7 +31,10 @@ class ResidentStage:
     `forward_end` is what stands beside what the highest layer keeps as its forward pass ends.
     As a micro-batch goes forward, `received_before` is the gradient that was received for the next one. `before` is the
     input of the one that was differentiated last, whose output a variable of the schedule still holds (Megatron-Core,
-    pipeline_parallel/schedules.py, `output_tensor`), and as much again the gradient of that input, which was sent.
+    pipeline_parallel/schedules.py, `output_tensor`); `sent` is the gradient of that input, which was sent.
+    An interleaved stage holds none of the former, but its `stale` messages, and as it takes turns one `in_turn` each,
+    of the pass that has been and of the next (`BesidePasses`). Its other chunks go on meanwhile:
+    `others_at_embedding` wait as the lowest one is through, `others_at_head` as the highest begins.
     `unsaved` is what the first layer need not keep behind a frozen embedding. `tied_gradient` is the sum of a tied
     table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds.
     """
@@ -38,11 +42,16 @@ class ResidentStage:
     rest: AtRest
     layers: Layers
     others: FloatArray
+    others_at_embedding: FloatArray
+    others_at_head: FloatArray
     message: FloatArray
     forward_end: FloatArray
     received_in_buffers: FloatArray
     received_apart: FloatArray
     before: FloatArray
+    sent: FloatArray
+    stale: FloatArray
+    in_turn: FloatArray
     received_before: FloatArray
     unsaved: FloatArray
     head: FloatArray
@@ -61,25 +70,56 @@ def resident_stage(asked: Question) -> ResidentStage:
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
     goes_on = layouts.micro_batches(job.global_batch_size) > rows.in_flight
     holds_last = np.bool_(kernels.transformer_engine) & (layouts.pipeline_parallel > 1) & goes_on
+    is_interleaved = layouts.virtual_pipeline > 1
+    beside = beside_interleaved_passes(layouts, rows, job)
+    message = np.ceil(active.p2p_message)
+    others = np.maximum(rows.in_flight - 1.0, 0.0)
+    at_embedding, at_head = _others_at_ends(asked, others)
+    sends = holds_last & (is_interleaved | ~rows.has_embedding)
+    overlaps = np.bool_(kernels.transformer_engine)
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
-        others=np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting_micro_batch(asked)),
-        message=np.ceil(active.p2p_message),
+        others=np.ceil(others * waiting_micro_batch(asked)),
+        others_at_embedding=np.ceil(at_embedding * waiting_micro_batch(asked)),
+        others_at_head=np.ceil(at_head * waiting_micro_batch(asked)),
+        message=message,
         forward_end=NO_BYTES
         if job.profile.is_textbook
         else np.ceil(sums_at_end(job, autocast=False) * active.p2p_message),
         received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
-        before=some(np.where(holds_last & ~rows.has_embedding, np.ceil(active.p2p_message), 0.0)),
+        before=some(np.where(sends & ~is_interleaved, message, 0.0)),
+        sent=some(np.where(sends, message, 0.0)),
+        stale=some(np.where(overlaps, beside.stale * message, 0.0)),
+        in_turn=some(np.where(overlaps & beside.turn, message, 0.0)),
         received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
         embedding_gradient=np.ceil(embedding),
         tied_gradient=some(np.where(rows.has_head & np.bool_(job.model.tied_head), np.ceil(embedding), 0.0)),
-        at_embedding=np.where(adds_up, np.ceil(active.p2p_message + received), 0.0),
+        at_embedding=np.where(adds_up, np.ceil(_stream_gradient(asked) + received), 0.0),
     )
+
+
+def _others_at_ends(asked: Question, others: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how many micro-batches' worth waits as the embedding's gradient is made, and at the loss."""
+    layouts, rows = asked.layouts, asked.rows
+    if layouts.virtual_pipeline.max() == 1:
+        return others, others
+    layers = np.maximum(rows.layers, 1)
+    _, lowest, highest = waiting_in_chunks(layouts, rows.pipelines, asked.job)
+    at_embedding = (lowest - layers_of_lowest(layouts, rows.pipelines)) / layers
+    at_head = np.where(rows.has_head, np.maximum(highest / layers - 1.0, 0.0), others)
+    is_interleaved = layouts.virtual_pipeline > 1
+    return np.where(is_interleaved, at_embedding, others), np.where(is_interleaved, at_head, others)
+
+
+def _stream_gradient(asked: Question) -> FloatArray:
+    """Return the gradient that the lowest layer makes for the embedding; without one it is that received."""
+    lowest = layers_of_lowest(asked.layouts, asked.rows.pipelines)
+    return np.where(lowest > 0, asked.active.p2p_message, 0.0)
 
 
 def resident(step: Step, stage: ResidentStage) -> None:
@@ -88,7 +128,8 @@ def resident(step: Step, stage: ResidentStage) -> None:
     lasting = begin(step, rest)
     others = step.take("activations", "micro-batches that wait", stage.others)
     step.phase = FORWARD
-    sent = step.take("activations", "gradient sent last", stage.before)
+    stale = step.take("activations", "input received as the pipeline was full, and its gradient", stage.stale)
+    sent = step.take("activations", "gradient sent last", stage.sent)
     received_before = step.take("activations", "gradient received next", stage.received_before)
     input_before = step.take("activations", "input of the micro-batch before", stage.before)
     kept: dict[object, Held] = {}
@@ -98,10 +139,14 @@ def resident(step: Step, stage: ResidentStage) -> None:
             step.shrink(kept[layer], stage.unsaved)
         step.drop(step.take("activations", "experts' tokens returned", layer.bytes.beside_return))
     step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end))
+    step.resize(others, stage.others_at_head)
     head = step.take("activations", "kept by the head", stage.head)
     logits = step.take("logits", "logits", stage.logits)
+    next_input = step.take("activations", "input of the next forward pass", stage.in_turn)
     step.phase = BACKWARD
     step.drop(logits, head, received_before, input_before)
+    step.resize(others, stage.others)
+    output = step.take("activations", "output of the last forward pass", stage.in_turn)
     # The highest layer's own moments have it, as their residual's gradient.
     received = step.take("activations", "gradient of the next stage", NO_BYTES)
     step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
@@ -112,12 +157,13 @@ def resident(step: Step, stage: ResidentStage) -> None:
         with step.where(layer.is_highest):
             step.grow(received, stage.received_apart)
             step.grow(lasting.p2p_buffers, stage.received_in_buffers)
-    step.drop(received, sent)
+    step.drop(received, sent, stale)
+    step.resize(others, stage.others_at_embedding)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
     of_embedding = step.take("gradients", "embedding's gradient", stage.embedding_gradient)
     step.drop(gradient)
     step.drop(step.take("gradients", "its sum with the head's empty one", stage.tied_gradient), of_embedding)
-    step.drop(lasting.passes)
+    step.drop(lasting.passes, next_input, output)
     step.phase = REDUCTION
     step.drop(others)
     update(step, rest)

@@ -17,7 +17,7 @@ from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
 from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_round_once
 from plimsoll.planners.memory.programs.question import Question
-from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_whole
+from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_gathered, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import (
     NO_BYTES,
@@ -270,7 +270,8 @@ def _moments(
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
         last = _at_last_matrix(asked, held, own, recomputed)
         return [Moment("outputs' gradient", combined, NO_BYTES), Moment("last matrix", last, NO_BYTES), *softmax]
-    fresh = size * np.maximum(held.last_matrix, held.last_experts)
+    # Where weight gradients are added up as they are made, autograd's are empty ones (`AtRest.empty_gradients`).
+    fresh = NO_BYTES if kernels.transformer_engine else size * np.maximum(held.last_matrix, held.last_experts)
     returned = mask_of(returns_weights(asked.layouts, job) & ~recomputed)
     last = _at_last_matrix(asked, held, own, recomputed)
     moments = [Moment("last matrix", plus(last, only(returned, fresh)), fresh)]
@@ -280,7 +281,7 @@ def _moments(
         moments.append(Moment("last norm", layer.at_last_norm, NO_BYTES))
     moments += softmax
     if gradient_bytes is None:
-        return moments
+        return moments + (moments_of_gathered(asked, held, own) if kernels.transformer_engine else [])
     behind, behind_attention = gradient_bytes * held.feed_forward, gradient_bytes * held.behind_attention
     if own.has_state_space:
         # Of weights whose products have been differentiated autocast's copies are gone (torch, autocast_mode.cpp).

@@ -30,6 +30,7 @@ from plimsoll.planners.stacks.profile import Profile
 
 # What a collective along the sequence makes, with its copy.
 WITH_COPY = 2
+GATHERED_AND_GRADIENT = 2
 # Gradients of one input that meet, each made by a matrix of its own: the sum so far, the next one, and the new sum.
 MEETING = 3
 MOST_KEPT_LAYERS = 4096
@@ -72,6 +73,28 @@ def before_scatter(asked: Question, own: LayerActivity, recomputes: BoolArray) -
     inner = own.backward.last_matmul_gradients - asked.active.p2p_message
     again = np.where(recomputes, whole_stream(asked) + inner, 0.0)
     return np.where(split, np.ceil(_at_scatter(asked) + again), 0.0)
+
+
+def moments_of_gathered(asked: Question, held: LayerHoldings, own: LayerActivity) -> list[Moment]:
+    """Return the moments of a dense layer's backward pass at which Megatron-Core gathers along a split sequence.
+
+    The last matrix's output has its whole gradient gathered; the first matrices have their input gathered again beside
+    the whole gradient that they make of it, and the part that this is scattered to (core/tensor_parallel/layers.py,
+    `LinearWithGradAccumulationAndAsyncCommunication`).
+    """
+    layouts, job = asked.layouts, asked.job
+    split = layouts.sequence_parallel & (layouts.tensor_parallel > 1)
+    if not split.any():
+        return []
+    stream, message = whole_stream(asked), asked.active.p2p_message
+    inner = layouts.local_tokens(job.sequence_length) * job.precision.compute_bytes
+    inner = inner * held.last_matrix / job.model.hidden_size
+    at_last = own.backward.working_set + stream + inner + message
+    at_first = own.backward.working_set - inner + GATHERED_AND_GRADIENT * stream + 2.0 * message
+    return [
+        Moment("last matrix of a whole sequence", np.where(split, at_last, 0.0), NO_BYTES),
+        Moment("first matrices of a whole sequence", np.where(split, at_first, 0.0), NO_BYTES),
+    ]
 
 
 def _at_scatter(asked: Question) -> FloatArray:

@@ -1,8 +1,10 @@
 """Megatron's step of a small Llama: 64 features, 1,000 words, layers of 36,992 parameters."""
 
+from plimsoll.planners.memory.programs.choice import events_of, prepared
+from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
 from tests.planners.factories import small_llama
-from tests.planners.training_cases import events, held, memory, taken
+from tests.planners.training_cases import events, held, job, memory, one_layout, taken
 
 # Megatron makes 1,024 words of 1,000.
 TOKENS, LAYER, TABLE = 32, 36_992, 1024 * 64
@@ -114,6 +116,40 @@ def test_a_pipeline_goes_forward_beside_the_gradients_it_last_sent_and_received(
     assert "gradient sent last" not in names[0]
     assert "gradient sent last" in names[1]
     assert "gradient received next" not in names[1]
+
+
+def divided(way, *, stage, **layout):
+    """Return the events of a stage of two, of eight micro-batches, whose blocks are divided in a way."""
+    asked = job(
+        "megatron",
+        model=small_llama(),
+        sequence_length=TOKENS,
+        global_batch_size=8,
+        layout={"pipeline_layout": way},
+    )
+    rows = question_of(one_layout(pipeline_parallel=2, zero_stage=1, **layout), asked)
+    return events_of(prepared(rows), stage, 0)
+
+
+def test_an_interleaved_stage_has_received_the_next_input_and_not_let_go_of_what_it_sent():
+    found = divided("even", stage=0, virtual_pipeline=2)
+    names = ("input of the next forward pass", "output of the last forward pass", "gradient sent last")
+    assert [taken(found, name).change for name in names] == [MESSAGE] * 3
+    assert not [event for event in found if event.name == "input of the micro-batch before"]
+
+
+def test_an_embedding_alone_in_its_chunk_has_no_gradient_but_the_received_one():
+    # The first stage has chunks of no layer and of two.
+    alone, others = (
+        taken(divided(way, stage=0, virtual_pipeline=2), "stream's gradient") for way in ("E|t|tt|tL", "even")
+    )
+    assert (alone.change, others.change) == (MESSAGE, 2 * MESSAGE)
+
+
+def test_a_stage_has_empty_gradients_of_the_matrices_that_it_has():
+    without, others = (divided("E|t*4L", stage=stage) for stage in range(2))
+    assert not [event for event in without if event.name == "empty gradients"]
+    assert taken(others, "empty gradients").change > 0
 
 
 def test_a_step_without_a_further_micro_batch_has_no_such_gradients():

@@ -16,6 +16,7 @@ from plimsoll.service.stacks.megatron.model import (
     WITH_QUERY_BIAS,
     WITH_QUERY_NORM,
 )
+from plimsoll.service.stacks.megatron.pipelines import division_fields
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import TraceJob
 
@@ -23,6 +24,14 @@ DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, "fp32": tor
 LEARNING_RATE = 1e-4  # no value is ever computed
 MOMENTUM = 0.9
 VOCABULARY_MULTIPLE = 128  # --make-vocab-size-divisible-by
+# Its names for what says how a pipeline's blocks are divided.
+DIVISION_NAMES = {
+    "listed_stages": "pipeline_model_parallel_layout",
+    "layers_of_first_stage": "num_layers_in_first_pipeline_stage",
+    "layers_of_last_stage": "num_layers_in_last_pipeline_stage",
+    "counts_embedding": "account_for_embedding_in_pipeline_split",
+    "counts_loss": "account_for_loss_in_pipeline_split",
+}
 
 
 def padded_vocabulary(job: TraceJob) -> int:
@@ -79,6 +88,7 @@ def _layout(job: TraceJob) -> dict[str, Any]:
         "expert_model_parallel_size": job.expert_parallel,
         "expert_tensor_parallel_size": job.expert_tensor_parallel if job.expert_parallel > 1 else None,
         "sequence_parallel": job.sequence_parallel and job.tensor_parallel > 1,
+        **{DIVISION_NAMES[field]: value for field, value in division_fields(job.pipeline_layout).items()},
     }
 
 

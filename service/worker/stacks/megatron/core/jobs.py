@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from plimsoll.service.stacks.megatron.model import LLAMA_FAMILY, why_not_plain
-from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import TraceJob
 
 # Its products in fp8 are Transformer Engine's, whose formats no other code knows.
@@ -13,11 +12,9 @@ OPTIMIZERS = ("adamw", "sgd-momentum")
 
 def runs_megatron_core(job: TraceJob) -> bool:
     """Return whether Megatron-LM's own arguments describe the job's model and options, and its kernels have shapes."""
-    stages = job.pipeline_parallel * job.virtual_pipeline
     return (
         job.config.get("model_type") in LLAMA_FAMILY
         and not why_not_plain(job.config)
         and job.precision in PRECISIONS
         and job.optimizer in OPTIMIZERS
-        and number_of_layers(job.config) % stages == 0
     )

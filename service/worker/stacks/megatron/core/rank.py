@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
@@ -145,9 +146,13 @@ class MegatronRank:
 
     @property
     def _micro_batches(self) -> int:
-        if self._stage.stages == 1:
-            return min(self._job.accumulation_steps, MOST_MICRO_BATCHES)
-        return traced_micro_batches(self._stage, self._job.accumulation_steps, chunks=self._job.virtual_pipeline)
+        stage, every, chunks = self._stage, self._job.accumulation_steps, self._job.virtual_pipeline
+        if stage.stages == 1:
+            return min(every, MOST_MICRO_BATCHES)
+        if chunks == 1:
+            return traced_micro_batches(stage, every)
+        # What the schedule still holds of the passes that filled the pipeline is there a round later.
+        return min(every, traced_micro_batches(stage, every, chunks=chunks) + stage.stages)
 
     def _forward_step(self, _data: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """Return a micro-batch's output, and what makes a loss of it (pretrain_gpt.py)."""
@@ -187,7 +192,7 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
     """Return the stage's chunks of the model."""
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel, gpt_layer_specs
-    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
     from plimsoll.service.worker.stacks.megatron.core.kernels import Modules
 
@@ -201,21 +206,38 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
     chunks = []
     for part in job.chunks_of(stage):
         chunk = part.chunk if part.chunks > 1 else None
-        layers = part.last_layer - part.first_layer + 1
-        chunks.append(
-            GPTModel(
-                config,
-                TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=modules.layer_norm()),
-                vocab_size=padded_vocabulary(job),
-                max_sequence_length=job.sequence_length,
-                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
-                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
-                share_embeddings_and_output_weights=bool(job.config.get("tie_word_embeddings")),
-                position_embedding_type="rope",
-                vp_stage=chunk,
-            )
+        layers = get_num_layers_to_build(config, vp_stage=chunk)
+        model = GPTModel(
+            config,
+            TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=modules.layer_norm()),
+            vocab_size=padded_vocabulary(job),
+            max_sequence_length=job.sequence_length,
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+            share_embeddings_and_output_weights=bool(job.config.get("tie_word_embeddings")),
+            position_embedding_type="rope",
+            vp_stage=chunk,
         )
+        _check_layers(model, part)
+        chunks.append(model)
     return chunks
+
+
+def _check_layers(model: Any, part: PipelineStage) -> None:
+    """Raise where Megatron-Core has built other layers than the plan has on a stage: the proof would be another's."""
+    built = [layer.layer_number - 1 for layer in model.decoder.layers]
+    planned = list(range(part.first_layer, part.last_layer + 1))
+    if built == planned:
+        return
+    raise InvalidQuestion(
+        f"Megatron-Core builds {_layers(built)} in chunk {part.chunk} of stage {part.number}, and the plan has "
+        f"{_layers(planned)} there: plan the layout anew, and trace that.",
+        pointer="/layout/pipeline_layout",
+    )
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    return f"layers {numbers[0]} to {numbers[-1]}" if numbers else "no layer"
 
 
 def _attention(job: TraceJob) -> Any:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
@@ -116,8 +116,8 @@ def test_tokens_that_do_not_divide_over_experts_are_traced():
 
 
 class TestPipelines:
-    def run(self, number, *, layers=2, **changes):
-        stage = PipelineStage(number=number, stages=2, first_layer=number, last_layer=number)
+    def run(self, number, *, layers=2, stage=None, **changes):
+        stage = stage or PipelineStage(number=number, stages=2, first_layer=number, last_layer=number)
         layout = {"pipeline_parallel": 2, "accumulation_steps": 4, "config": LLAMA | {"num_hidden_layers": layers}}
         return megatron(stage=stage, **(layout | changes))
 
@@ -136,6 +136,31 @@ class TestPipelines:
             2 * (VOCABULARY * 64 + 2 * LAYER), abs=SMALL_BYTES
         )
         assert sum(mark.phase == "backward" for mark in ledger.marks if mark.step == 1) == 2 * 4
+
+    @pytest.mark.parametrize(
+        ("way", "layers", "chunks", "held"),
+        [
+            ("account-for-loss", 3, 1, [2, 1]),
+            ("account-for-embedding-and-loss", 6, 2, [1 + 2, 2 + 1]),
+            ("last=1", 4, 1, [3, 1]),
+            ("E|t*3L", 3, 1, [0, 3]),
+            ("Et|tt|t*3|L", 6, 2, [1 + 3, 2 + 0]),
+        ],
+    )
+    def test_megatron_core_builds_the_layers_that_a_way_gives_a_stage(self, way, layers, chunks, held):
+        first = (0, held[0])
+        for number, count in enumerate(held):
+            stage = PipelineStage(
+                number=number, stages=2, first_layer=first[number], last_layer=first[number] + count - 1
+            )
+            ledger = self.run(number, layers=layers, stage=stage, pipeline_layout=way, virtual_pipeline=chunks)
+            elements = VOCABULARY * HIDDEN + count * LAYER + number * HIDDEN
+            assert requested_bytes(ledger, Kind.PARAMETER) == pytest.approx(2 * elements, abs=SMALL_BYTES)
+
+    def test_layers_that_the_plan_has_elsewhere_are_not_traced(self):
+        stage = PipelineStage(number=0, stages=2, first_layer=0, last_layer=0)
+        with pytest.raises(InvalidQuestion, match="builds layers 0 to 2 in chunk 0 of stage 0, and the plan has"):
+            self.run(0, layers=4, stage=stage, pipeline_layout="last=1")
 
 
 def test_ranks_share_a_key_value_head_where_there_are_fewer():
