@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plimsoll.planners.jobs.pipeline_layouts import EVEN
 from plimsoll.service.launch.training import TrainingLaunch, given_reasons
 from plimsoll.service.stacks.accelerate.launch import accelerate_target, dtype_reasons, mixed_precision
 from plimsoll.service.stacks.megatron.launch import recompute_options
@@ -16,6 +17,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     layout, model_type = launch.layout, launch.question.model.model_type
     return dtype_reasons(launch) + given_reasons(
         (layout.virtual_pipeline > 1, "accelerate's launcher has no option for virtual pipeline stages."),
+        (layout.pipeline_layout not in (None, EVEN), "accelerate's launcher divides a pipeline's layers evenly alone."),
         (layout.recompute != "full", "accelerate's Megatron-LM plugin always recomputes whole layers."),
         (model_type not in MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),
     )

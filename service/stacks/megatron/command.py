@@ -6,14 +6,16 @@ Source: megatron/training/arguments.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import OPTIMIZERS
-from plimsoll.service.stacks.megatron.rules import broken_rules
+from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
+from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
-from plimsoll.service.workloads.commands.flags import options_unseen, read_flags
+from plimsoll.service.workloads.commands.flags import option, options_unseen, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 
 # The table's two flags that say whose arguments these are.
@@ -32,9 +34,7 @@ MEMORY_SAVING = frozenset({
     "--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer", "--main-params-dtype",
     "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
     "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
-    "--checkpoint-activations", "--num-layers-in-first-pipeline-stage", "--num-layers-in-last-pipeline-stage",
-    "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout",
-    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--cross-entropy-loss-fusion",
+    "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
 OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
@@ -76,6 +76,10 @@ def _megatron_launch(job: Job) -> Read:
     model_ranks = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees["context_parallel"]
     if min(degrees.values()) < 1 or gpus % model_ranks:
         return NotRead(reason=f"its degrees ({model_ranks} ranks a replica) do not divide the {gpus} GPUs asked for")
+    try:
+        pipeline = _pipeline(values, others, degrees["pipeline_parallel"])
+    except InvalidQuestion as error:
+        return NotRead(reason=f"{option(FLAGS, 'listed_stages')} is not planned: {error.detail}")
     data_parallel = gpus // model_ranks
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
@@ -94,7 +98,7 @@ def _megatron_launch(job: Job) -> Read:
             "layout": {
                 **degrees,
                 "data_parallel": data_parallel,
-                "virtual_pipeline": _virtual_pipeline(values, degrees["pipeline_parallel"]),
+                **pipeline,
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
                 "zero_stage": 1 if values.get("distributed_optimizer") else 0,
             },
@@ -102,6 +106,14 @@ def _megatron_launch(job: Job) -> Read:
         },
         memory_saving=tuple(sorted(MEMORY_SAVING & others)),
     )
+
+
+def _pipeline(values: Values, others: Collection[str], pipeline_parallel: int) -> dict[str, Any]:
+    """Return how a pipeline's blocks are divided, for the layout; nothing of it where other options say more of it."""
+    part: dict[str, Any] = {"virtual_pipeline": virtual_stages(values, pipeline_parallel)}
+    if pipeline_parallel > 1 and not divides_otherwise(others):
+        part["pipeline_layout"] = told_layout(values)
+    return part
 
 
 def _config(values: Values) -> dict[str, Any]:
@@ -154,13 +166,6 @@ def _recompute(values: Values) -> str | dict[str, int]:
     if values.get("recompute_method") == "block" and "recompute_layers" in values:
         return {"full_layers": int(values["recompute_layers"])}
     return "full"
-
-
-def _virtual_pipeline(values: Values, pipeline_parallel: int) -> int:
-    layers = values.get("virtual_stage_layers")
-    if not layers or pipeline_parallel == 1:
-        return 1
-    return max(int(values["layers"]) // (pipeline_parallel * int(layers)), 1)
 
 
 READER = CommandReader(reads=_is_megatrons, read=_megatron_launch)

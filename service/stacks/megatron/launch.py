@@ -14,6 +14,7 @@ from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.model import model_options, why_not_plain
+from plimsoll.service.stacks.megatron.pipelines import chunk_fields, division_fields
 from plimsoll.service.workloads.commands.flags import named
 
 PRECISIONS: Mapping[str, Mapping[str, Value]] = {
@@ -53,7 +54,20 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             layout.recompute_layers is not None and layout.recompute_layers % layout.virtual_pipeline != 0,
             f"{layout.recompute_layers} recomputed layers do not divide over {layout.virtual_pipeline} virtual stages.",
         ),
+        (
+            _recomputes_otherwise(launch),
+            "--recompute-num-layers counts for every virtual stage, and some have too few layers for the plan.",
+        ),
     ) + why_not_plain(launch.model_config)
+
+
+def _recomputes_otherwise(launch: TrainingLaunch) -> bool:
+    """Return whether virtual stages of unlike numbers of layers recompute fewer of them than the plan counts."""
+    layers, chunks = launch.layout.recompute_layers, launch.layout.virtual_pipeline
+    if layers is None or chunks == 1:
+        return False
+    stages = [[last - first + 1 for first, last in stage.chunks] for stage in launch.plan.sharding.stages]
+    return any(sum(min(layers // chunks, count) for count in held) < min(layers, sum(held)) for held in stages)
 
 
 def recompute_options(layout: Layout) -> dict[str, Value]:
@@ -108,13 +122,14 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
     layout = launch.layout
     chunks = layout.pipeline_parallel * layout.virtual_pipeline
     has_experts_apart = layout.expert_parallel > 1
-    layers = launch.question.model.num_layers // chunks if layout.virtual_pipeline > 1 else None
+    way, layers = layout.pipeline_layout, launch.question.model.num_layers // chunks
     return {
         **named(
             FLAGS,
             tensor_parallel=layout.tensor_parallel,
             pipeline_parallel=layout.pipeline_parallel,
-            virtual_stage_layers=layers,
+            **division_fields(way),
+            **chunk_fields(way, layout.virtual_pipeline, layers),
             context_parallel=layout.context_parallel,
             expert_parallel=layout.expert_parallel if has_experts_apart else None,
         ),

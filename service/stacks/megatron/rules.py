@@ -10,11 +10,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.stacks.megatron.pipelines import counted_blocks, listed_layers
 from plimsoll.service.workloads.commands.divisors import divisors_text
 
-# Layers are dealt out unevenly, or to other stages than --num-layers says; forks have options of their own for it.
-UNEVEN_STAGES = re.compile(
-    r"pipeline-num-layers|pipeline-stage$|pipeline-model-parallel-layout|pipeline-split|noop-layers|layer-list"
+# Layers are dealt out to other stages than the options that are read say; forks have some of their own for it.
+OTHER_STAGES = re.compile(
+    r"pipeline-num-layers|pipeline-stage$|pipeline-split|noop-layers|layer-list"
     r"|layers-list|standalone-embedding|uneven|heterogeneous|mtp-num-layers"
 )
 VARYING_BATCH = frozenset({"--rampup-batch-size", "--decrease-batch-size-if-needed", "--step-batch-size-schedule"})
@@ -45,19 +47,53 @@ def _of_heads(values: Values) -> Iterator[str]:
         yield f"{groups} query groups neither divide by {tensor} nor divide it: tensor parallel {divisors_text(groups)}"
 
 
+def divides_otherwise(others: Collection[str]) -> bool:
+    """Return whether options that are not read say more of how layers are dealt out."""
+    return any(OTHER_STAGES.search(name) for name in others)
+
+
 def _of_layers(values: Values, others: Collection[str]) -> Iterator[str]:
     layers, stages = int(values["layers"]), _degree(values, "pipeline_parallel")
-    if not stages or any(UNEVEN_STAGES.search(name) for name in others):
+    if not stages or divides_otherwise(others):
         return
-    if layers % stages:
-        yield f"{layers} layers do not divide by {stages}: pipeline parallel {divisors_text(layers)}"
+    if any(field in values for field in ("listed_stages", "layers_of_first_stage", "layers_of_last_stage")):
+        yield from _of_unlike_stages(values, layers, stages)
+        return
+    beside = sum(counted_blocks(values))
+    blocks, named = layers + beside, f"{layers} layers"
+    if beside:
+        named += f" and {beside} of embedding and loss ({blocks})"
+    if blocks % stages:
+        yield f"{named} do not divide by {stages}: pipeline parallel {divisors_text(blocks)}"
         return
     virtual = int(values.get("virtual_stage_layers") or 0)
-    if stages > 1 and virtual and (layers // stages) % virtual:
+    if stages > 1 and virtual and (blocks // stages) % virtual:
         yield (
-            f"{layers // stages} layers of a stage do not divide by {virtual}: "
-            f"--num-layers-per-virtual-pipeline-stage {divisors_text(layers // stages)}"
+            f"{blocks // stages} layers of a stage do not divide by {virtual}: "
+            f"--num-layers-per-virtual-pipeline-stage {divisors_text(blocks // stages)}"
         )
+
+
+def _of_unlike_stages(values: Values, layers: int, stages: int) -> Iterator[str]:
+    """Yield what is broken of a list of stages, or of the layers of the first and the last one.
+
+    Source: arguments.py, validate_args ("Uneven virtual pipeline parallelism"); transformer_config.py ("PP layout",
+    "Uneven PP"). A list that is not planned breaks nothing that is known.
+    """
+    if "listed_stages" in values:
+        try:
+            listed = listed_layers(values)
+        except InvalidQuestion:
+            return
+        if len(listed) % stages:
+            yield f"the {len(listed)} stages of --pipeline-model-parallel-layout are no multiple of {stages}"
+        elif sum(listed) != layers:
+            yield f"--pipeline-model-parallel-layout lists {sum(listed)} layers, and --num-layers says {layers}"
+        return
+    ends = [values[field] for field in ("layers_of_first_stage", "layers_of_last_stage") if field in values]
+    left, others = layers - sum(map(int, ends)), stages - len(ends)
+    if stages > 1 and (left < 0 or (left % others if others > 0 else left)):
+        yield f"{left} layers are left for the {others} stages beside those of {' and '.join(map(str, ends))}"
 
 
 def _of_sequence(values: Values) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from plimsoll.planners.jobs.pipeline_layouts import FOR_BOTH
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.model_facts import norm_epsilon, rope_kind, rope_theta
 from plimsoll.service.launch.options import Value, option_lines
@@ -31,6 +32,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (family not in MODELS, f"Megatron-DeepSpeed's arguments describe no {family} model."),
         (rope_kind(config) != "default", "Megatron-DeepSpeed does not scale rotary positions."),
         (question.precision not in PRECISIONS, f"Megatron-DeepSpeed has no option for precision {question.precision}."),
+        (
+            layout.pipeline_layout == FOR_BOTH,
+            "Megatron-DeepSpeed divides by type:transformer alone: --pp-partition-method is BigScience's fork's.",
+        ),
         (
             layout.recompute_layers is not None,
             f"Recompute of {layout.recompute_layers} layers alone is not written for Megatron-DeepSpeed.",

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.plans import Layout, TrainingPlan
+from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.jobs.pipeline_layouts import pipeline_layouts
+from plimsoll.planners.layouts.stages import Pipeline
+from plimsoll.planners.plans import Layout, ShardedStage, Sharding, TrainingPlan
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
@@ -64,6 +68,24 @@ def layout(framework: str, **changes: Any) -> Layout:
     return Layout(**{**facts, **degrees})
 
 
+def sharding(planned: Layout, config: Mapping[str, Any]) -> Sharding:
+    """Return which layers the stages of a layout have, in all their chunks."""
+    model = describe_config(config, name="a model")
+    way = pipeline_layouts(planned.pipeline_layout, load_profile(planned.framework).can.pipeline_layouts, model)[0]
+    pipeline = Pipeline(ByIdentity(model), planned.pipeline_parallel, planned.virtual_pipeline, way)
+    stages = tuple(
+        ShardedStage(
+            stage=stage,
+            layers=pipeline.span(stage),
+            chunks=tuple((layers.start, layers.stop - 1) for layers in pipeline.held(stage)),
+            embedding=stage == 0,
+            head=pipeline.has_head(stage),
+        )
+        for stage in range(planned.pipeline_parallel)
+    )
+    return dataclasses.replace(_any_plan().sharding, stages=stages)
+
+
 @functools.cache
 def _any_plan() -> TrainingPlan:
     return plan_training(question(framework="reference")).plan
@@ -90,7 +112,7 @@ def launch(
             hardware=hardware(planned.gpus, gpus_per_node=gpus_per_node),
             **(asked or {}),
         ),
-        plan=dataclasses.replace(_any_plan(), layout=planned, run=run),
+        plan=dataclasses.replace(_any_plan(), layout=planned, run=run, sharding=sharding(planned, config)),
         model_config=config,
         model_name=model_name,
     )

@@ -133,6 +133,15 @@ def test_pipeline_stages_have_the_plans_layers(folder: Path):
     )
 
 
+def test_parts_of_the_model_have_the_plan_s_layers_where_they_are_not_alike(folder: Path):
+    # Of 4 stages of 2 parts each the embedding is alone in the first, and the last has two layers.
+    way = {"pipeline_layout": "E|(t*5|)*6ttL", "virtual_pipeline": 2}
+    told = parsed(launch("fsdp2", data_parallel=1, pipeline_parallel=4, zero_stage=3, **way), folder)
+    parts = told.parallelism.module_fqns_per_model_part
+    assert (parts[0], parts[-1]) == (["tok_embeddings"], ["layers.30", "layers.31", "norm", "output"])
+    assert parts[1] == [f"layers.{layer}" for layer in range(5)]
+
+
 @pytest.mark.parametrize(
     ("recompute", "mode", "option"), [("none", "none", "2"), ("selective", "selective", "op"), ("full", "full", "2")]
 )

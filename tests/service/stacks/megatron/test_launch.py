@@ -27,6 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 GPT_2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024}
 # Where `core_transformer_config_from_args` gives a field another name, or turns it round.
 RENAMED = {
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "swiglu": "gated_linear_unit",
     "norm_epsilon": "layernorm_epsilon",
     "disable_bias_linear": "add_bias_linear",
@@ -116,6 +119,46 @@ def test_megatron_core_accepts_experts_over_tensor_ranks():
     assert (found.expert_model_parallel_size, found.expert_tensor_parallel_size) == (8, 1)
     assert (found.num_moe_experts, found.moe_router_topk, found.moe_ffn_hidden_size) == (128, 8, 768)
     assert found.qk_layernorm
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout"),
+    [
+        # With embedding and loss they are 32.
+        (30, {"pipeline_layout": "account-for-embedding-and-loss"}),
+        (30, {"pipeline_layout": "account-for-embedding-and-loss", "virtual_pipeline": 2}),
+        (31, {"pipeline_layout": "account-for-loss"}),
+        (32, {"pipeline_layout": "first=6,last=6"}),
+        (32, {"pipeline_layout": "first=6,last=6", "virtual_pipeline": 2}),
+        (32, {"pipeline_layout": "E|(t*11|)*2t*10L"}),
+    ],
+)
+def test_megatron_core_accepts_stages_that_are_not_alike(layers: int, layout: dict[str, Any]):
+    given = launch("megatron", config={**LLAMA_31_8B, "num_hidden_layers": layers}, pipeline_parallel=4, **layout)
+    found, way = config(given), layout["pipeline_layout"]
+    assert found.virtual_pipeline_model_parallel_size == (layout.get("virtual_pipeline") or None)
+    assert found.account_for_embedding_in_pipeline_split == ("embedding" in way)
+    assert found.account_for_loss_in_pipeline_split == ("loss" in way)
+    assert str(found.pipeline_model_parallel_layout or way) == way
+
+
+def test_megatron_core_accepts_a_list_of_virtual_stages():
+    listed = {"pipeline_layout": "E|(t*2|)*6tL", "virtual_pipeline": 2}
+    given = launch("megatron", config={**LLAMA_31_8B, "num_hidden_layers": 13}, pipeline_parallel=4, **listed)
+    layout = config(given).pipeline_model_parallel_layout
+    assert layout.virtual_pipeline_model_parallel_size == 2
+    assert [len(stage[0]) + len(stage[1]) for stage in layout.layout] == [3, 4, 4, 4]
+    assert not [name for name in told(given) if "virtual" in name]
+
+
+def test_layers_are_recomputed_where_every_virtual_stage_has_as_many():
+    # Of 8 layers in 1 + 3 on the first stage, two of each would be one and two.
+    listed = {"pipeline_layout": "Et|tt|t*3|ttL", "virtual_pipeline": 2, "pipeline_parallel": 2, "recompute": "full"}
+    given = {"config": {**LLAMA_31_8B, "num_hidden_layers": 8}, **listed}
+    assert "some have too few layers" in " ".join(
+        training_artifacts(launch("megatron", **given, recompute_layers=4)).missing["megatron"]
+    )
+    assert told(launch("megatron", **given, recompute_layers=2))["recompute_num_layers"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +277,20 @@ def test_the_command_is_read_back_as_the_plan():
     assert (layout["virtual_pipeline"], layout["zero_stage"], layout["sequence_parallel"]) == (2, 1, True)
     assert (training["micro_batch_size"], training["global_batch_size"]) == (1, 64)
     assert (training["recompute"], training["precision"]) == ("full", "bf16-mixed")
+
+
+@pytest.mark.parametrize(
+    "layout", [{"pipeline_layout": "first=6,last=6", "virtual_pipeline": 2}, {"pipeline_layout": "E|(t*11|)*2t*10L"}]
+)
+def test_unlike_stages_are_read_back_as_the_plan(layout: dict[str, Any]):
+    given = launch("megatron", pipeline_parallel=4, zero_stage=1, **layout)
+    command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
+    container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
+    (program,) = programs(container)
+    read = training_launch(program.words, given.layout.gpus, container)
+    assert isinstance(read, Launch)
+    assert read.request["layout"]["pipeline_layout"] == layout["pipeline_layout"]
+    assert read.request["layout"]["virtual_pipeline"] == layout.get("virtual_pipeline", 1)
 
 
 def test_torchrun_starts_megatrons_script_with_all_arguments():

@@ -29,6 +29,22 @@ def read(flags: str, *, each: int = 8, nodes: str = "6"):
             "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
             "8 layers of a stage do not divide by 3",
         ),
+        (
+            "--pipeline-model-parallel-size 4 --account-for-loss-in-pipeline-split",
+            "32 layers and 1 of embedding and loss (33) do not divide by 4: pipeline parallel 1, 3, 11 or 33",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7",
+            "25 layers are left for the 3 stages beside those of 7",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*10|t*11|t*11L",
+            "the 3 stages of --pipeline-model-parallel-layout are no multiple of 2",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*10|t*11L",
+            "lists 21 layers, and --num-layers says 32",
+        ),
         ("--context-parallel-size 3", "no multiple of 2 x context parallel 3"),
         ("--seq-length 8192", "--seq-length 8192 is above --max-position-embeddings 4096"),
         ("--expert-model-parallel-size 2", "expert parallel 2 needs --num-experts"),
@@ -56,6 +72,8 @@ def test_megatron_refuses_these_arguments(flags: str, reason: str):
         "--tensor-model-parallel-size 16",  # 8 query groups divide it
         "--pipeline-model-parallel-size 6 --decoder-first-pipeline-num-layers 2",
         "--pipeline-model-parallel-size 6 --pipeline-model-parallel-layout Et*3|(tt|)*29,m|L",
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|(tt|)*14,tL",
+        "--pipeline-model-parallel-size 3 --account-for-loss-in-pipeline-split",
         "--global-batch-size 100 --rampup-batch-size 48 48 1000",
         "--num-experts 8 --expert-model-parallel-size 2",
     ],

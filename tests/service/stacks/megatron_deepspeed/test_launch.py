@@ -26,6 +26,12 @@ def test_the_arguments_are_those_that_were_read_beside_its_parser():
     assert written("megatron-deepspeed", given) == golden("megatron-deepspeed.txt")
 
 
+def test_a_division_that_its_parser_has_no_option_for_is_not_written():
+    config = {**LLAMA_2_7B, "num_hidden_layers": 30}
+    layout = {"pipeline_parallel": 4, "zero_stage": 1, "pipeline_layout": "account-for-embedding-and-loss"}
+    assert "--pp-partition-method" in why_missing("megatron-deepspeed", plan(config=config, **layout))
+
+
 def test_both_files_say_the_same_of_batch_and_stage():
     given = plan(data_parallel=4, tensor_parallel=2, zero_stage=1, micro_batch_size=2)
     lines = written("megatron-deepspeed", given).splitlines()
