@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,7 +54,6 @@ class ShardingPolicy:
 
     key_value_heads: KeyValueHeads
     cut: Cut
-    deal_layers: Callable[[int, int], tuple[int, ...]]
     expert_tensor_degree: ExpertTensorDegree = ExpertTensorDegree.TENSOR
     vocabulary_multiple: int = 0
     pads_vocabulary_by_degree: bool = False
@@ -95,10 +93,6 @@ class ShardingPolicy:
     def expert_cut_dim(self, experts: int, mesh: Mesh) -> int:
         """Return the dimension of a stack of experts that is divided over the shard ranks."""
         return 1 if self.cuts_experts_second and mesh.shard * mesh.expert > experts else 0
-
-    def layers_of_stages(self, layout: ShardLayout, num_layers: int) -> tuple[int, ...]:
-        """Return the number of decoder layers of each stage."""
-        return layout.stage_layers or self.deal_layers(num_layers, layout.pipeline_parallel)
 
 
 @functools.cache

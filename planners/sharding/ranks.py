@@ -13,7 +13,7 @@ from plimsoll.planners.sharding.cuts import Whole
 from plimsoll.planners.sharding.groups import Box, Group, Shard, WeightGroup, cut_of, group_of, mesh_of, weight_groups
 from plimsoll.planners.sharding.layout import IntArray, ShardLayout
 from plimsoll.planners.sharding.policy import ShardingPolicy
-from plimsoll.planners.sharding.stages import StageWeights, stage_weights
+from plimsoll.planners.sharding.stages import StageWeights, behind_the_first, stage_weights
 from plimsoll.planners.sharding.weights import local_weight, tensor_copies
 
 
@@ -61,7 +61,7 @@ def shards(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) -> Iter
 
     Raises `ImpossibleLayout` for degrees that the stack would refuse.
     """
-    for stage in _stages(spec, layout, policy):
+    for stage in _stages(spec, layout):
         for group in weight_groups(stage, layout, policy):
             for box in group.boxes():
                 yield from group.shards(box)
@@ -75,7 +75,7 @@ def rank_shards(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy, ra
     if not 0 <= rank < layout.ranks:
         raise InvalidQuestion(f"rank {rank} is not one of {layout.ranks} ranks.", pointer="/rank")
     index, within = divmod(rank, layout.ranks_per_stage)
-    stage = _stages(spec, layout, policy)[index]
+    stage = _stages(spec, layout)[index]
     for group in weight_groups(stage, layout, policy):
         tensor, expert, shard = group.mesh.coordinates(within)
         alone = Box(tensor_ranks=range(tensor, tensor + 1), expert_ranks=range(expert, expert + 1))
@@ -86,7 +86,7 @@ def rank_elements(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) 
     """Return how many elements every rank holds and stores."""
     shape = (layout.pipeline_parallel, layout.ranks_per_stage)
     elements, stored = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    for stage in _stages(spec, layout, policy):
+    for stage in _stages(spec, layout):
         for group in weight_groups(stage, layout, policy):
             tensor, expert, shard = group.mesh.all_coordinates()
             for total, on_axes in zip((elements, stored), group.totals(), strict=True):
@@ -121,7 +121,7 @@ def account(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) -> Acc
     the stored elements.
     """
     model = tied = tensor_held = held = stored = 0
-    for stage in _stages(spec, layout, policy):
+    for stage in _stages(spec, layout):
         model += sum(weight.elements * count for weight, count in stage.kinds())
         tied += sum(weight.elements for weight in stage.tied_copy)
         for group in weight_groups(stage, layout, policy):
@@ -147,5 +147,5 @@ def _elements_of_tensor_ranks(group: WeightGroup) -> int:
     )
 
 
-def _stages(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) -> tuple[StageWeights, ...]:
-    return stage_weights(spec, policy.layers_of_stages(layout, spec.num_layers))
+def _stages(spec: ModelSpec, layout: ShardLayout) -> tuple[StageWeights, ...]:
+    return stage_weights(spec, layout.stage_layers or behind_the_first(spec.num_layers, layout.pipeline_parallel))

@@ -1,29 +1,12 @@
-"""Pipeline stages: which layers each has as the stack deals them out, and the weights that go with them."""
+"""Pipeline stages: how many layers each has where nobody says, and the weights that go with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from plimsoll.planners.architecture import Block, ModelSpec, Split, Weight
 from plimsoll.planners.ground.errors import ImpossibleLayout
-
-# torchtitan's defaults: the embedding counts as one layer, last norm and head as another
-# (distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).
-FIRST_MODULES_IN_LAYERS = 1
-LAST_MODULES_IN_LAYERS = 1
-
-
-def even_stages(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Return equal shares; raise where they are not.
-
-    Source: Megatron-LM, core/transformer/transformer_block.py, get_num_layers_to_build;
-    uneven stages are given one by one there.
-    """
-    if num_layers % stages:
-        raise _impossible(f"{num_layers} layers do not divide into {stages} equal stages; give the layers of each.")
-    return (num_layers // stages,) * stages
 
 
 def behind_the_first(num_layers: int, stages: int) -> tuple[int, ...]:
@@ -45,33 +28,6 @@ def last_but_one_first(num_layers: int, stages: int) -> tuple[int, ...]:
     for extra in range(num_layers % stages):
         shares[-2 - extra] += 1
     return tuple(shares)
-
-
-def first_stages_more(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Return shares of layers, embedding and head together, what is left over going to the first stages.
-
-    The embedding and the head count as a layer each, so that the first and the
-    last stage have a layer less.
-
-    Source: torchtitan, distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
-    """
-    if stages == 1:
-        return (num_layers,)
-    base, extra = divmod(num_layers + FIRST_MODULES_IN_LAYERS + LAST_MODULES_IN_LAYERS, stages)
-    shares = [base + (stage < extra) for stage in range(stages)]
-    shares[0] -= FIRST_MODULES_IN_LAYERS
-    shares[-1] -= LAST_MODULES_IN_LAYERS
-    return tuple(shares)
-
-
-DEALINGS: Mapping[str, Callable[[int, int], tuple[int, ...]]] = MappingProxyType(
-    {
-        "even": even_stages,
-        "behind_the_first": behind_the_first,
-        "last_but_one_first": last_but_one_first,
-        "first_stages_more": first_stages_more,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.ground.terms import ZERO_STAGES
 from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, sharding_policy
 from plimsoll.planners.sharding.cuts import cut_of_kind
-from plimsoll.planners.sharding.stages import DEALINGS
 from plimsoll.planners.stacks.folders import STACK, shipped
 from plimsoll.planners.stacks.records import (
     Capabilities,
@@ -166,7 +165,6 @@ def _placement(table: Mapping[str, Any]) -> Placement:
     fields_of_all |= {
         "key_value_heads": KeyValueHeads(table["key_value_heads"]),
         "expert_tensor_degree": ExpertTensorDegree(table["expert_tensor_degree"]),
-        "deal_layers": DEALINGS[table["deal_layers"]],
     }
     return Placement(
         policies=tuple(sharding_policy(**fields_of_all, cut=cuts[stage]) for stage in nearest), source=source

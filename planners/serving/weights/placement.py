@@ -7,7 +7,6 @@ from functools import cache
 from plimsoll.planners.serving.releases.tables import read_table
 from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy
 from plimsoll.planners.sharding.cuts import Whole
-from plimsoll.planners.sharding.stages import last_but_one_first
 
 
 @cache
@@ -23,7 +22,6 @@ def policy_of(engine: str) -> ShardingPolicy:
     return ShardingPolicy(
         key_value_heads=KeyValueHeads.REPLICATED,
         cut=Whole(),
-        deal_layers=last_but_one_first,
         expert_tensor_degree=ExpertTensorDegree.ALL_RANKS,
         stacks_experts=True,
         **read_table(engine)["placement"],

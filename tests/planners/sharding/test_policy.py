@@ -6,7 +6,6 @@ import pytest
 
 from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardLayout, sharding_policy
 from plimsoll.planners.sharding.cuts import cut_of_kind
-from plimsoll.planners.sharding.stages import even_stages
 from tests.planners.sharding.policies import POLICIES
 
 
@@ -15,7 +14,6 @@ def test_policies_that_are_alike_are_one_and_what_is_kept_of_it_is_found_by_all(
         return sharding_policy(
             key_value_heads=KeyValueHeads.REFUSED,
             cut=cut_of_kind("flat_buffers", tensor_multiple=tensor_multiple),
-            deal_layers=even_stages,
             expert_tensor_degree=ExpertTensorDegree.TENSOR,
         )
 
@@ -39,9 +37,3 @@ def test_policies_that_are_alike_are_one_and_what_is_kept_of_it_is_found_by_all(
 def test_experts_are_divided_as_the_stack_does_unless_told(policy, expert_parallel, given, degree):
     layout = ShardLayout(tensor_parallel=4, replicas=2, expert_parallel=expert_parallel, expert_tensor_parallel=given)
     assert POLICIES[policy].expert_mesh(layout).tensor == degree
-
-
-def test_given_stages_are_taken_before_the_stacks_own():
-    policy = POLICIES["vllm"]
-    assert policy.layers_of_stages(ShardLayout(pipeline_parallel=2), 5) == (3, 2)
-    assert policy.layers_of_stages(ShardLayout(pipeline_parallel=2, stage_layers=(1, 4)), 5) == (1, 4)

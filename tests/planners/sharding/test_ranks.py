@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.sharding import ShardLayout, account, first_rank, rank_elements, rank_shards, shards
+from plimsoll.planners.sharding.stages import behind_the_first
 from tests.planners.sharding.models import ALL, LLAMA, MIXTRAL, TIED_LLAMA, spec
 from tests.planners.sharding.policies import NAMES, POLICIES
 from tests.planners.sharding.stacks import rank_tensors
@@ -46,7 +47,7 @@ def cases(draw):
 @given(cases())
 def test_every_rank_holds_what_the_stack_gives_it(case):
     model, layout, policy = case
-    layers = policy.layers_of_stages(layout, model.num_layers)
+    layers = layout.stage_layers or behind_the_first(model.num_layers, layout.pipeline_parallel)
     totals = rank_elements(model, layout, policy)
     for rank in range(layout.ranks):
         planned = list(rank_shards(model, layout, policy, rank))
@@ -79,7 +80,7 @@ def test_all_ranks_together_hold_the_model_its_copies_and_padding(case):
 @given(cases())
 def test_each_element_stands_on_as_many_ranks_as_its_shard_has_replicas(case):
     model, layout, policy = case
-    layers = policy.layers_of_stages(layout, model.num_layers)
+    layers = layout.stage_layers or behind_the_first(model.num_layers, layout.pipeline_parallel)
     for stage in range(layout.pipeline_parallel):
         seen: dict[str, Counter[int]] = {}
         first = stage * layout.ranks_per_stage

@@ -10,8 +10,6 @@ from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, named
 from plimsoll.planners.sharding.stages import (
     behind_the_first,
-    even_stages,
-    first_stages_more,
     last_but_one_first,
     stage_weights,
 )
@@ -19,26 +17,11 @@ from tests.planners.factories import llama
 from tests.planners.sharding.models import LLAMA, TIED_LLAMA, spec
 
 
-def test_megatron_deals_evenly_or_not_at_all():
-    assert even_stages(32, 4) == (8, 8, 8, 8)
-    with pytest.raises(ImpossibleLayout, match="30 layers do not divide into 4"):
-        even_stages(30, 4)
-
-
 @pytest.mark.parametrize(
     ("layers", "stages", "shares"), [(32, 3, (11, 11, 10)), (33, 2, (17, 16)), (10, 4, (2, 3, 3, 2))]
 )
 def test_vllm_gives_what_is_left_to_the_stages_before_the_last(layers, stages, shares):
     assert last_but_one_first(layers, stages) == shares
-
-
-@pytest.mark.parametrize(
-    ("layers", "stages", "shares"),
-    # 32 + 2 over 8: 5, 5, 4, ... less one at either end. 3 + 2 over 2: 3 and 2, less one each.
-    [(32, 1, (32,)), (32, 8, (4, 5, 4, 4, 4, 4, 4, 3)), (3, 2, (2, 1)), (32, 4, (8, 9, 8, 7))],
-)
-def test_torchtitan_counts_embedding_and_head_as_layers(layers, stages, shares):
-    assert first_stages_more(layers, stages) == shares
 
 
 def test_what_is_left_goes_behind_the_first_stage_unless_a_stack_says():
@@ -54,7 +37,7 @@ def test_stages_without_a_stacks_own_rule_are_those_of_the_memory_plan(layers: i
 
 @given(layers=st.integers(2, 130), stages=st.integers(1, 16))
 def test_every_layer_is_dealt_once(layers, stages):
-    for deal in (last_but_one_first, behind_the_first, first_stages_more):
+    for deal in (last_but_one_first, behind_the_first):
         shares = deal(layers, stages)
         assert (len(shares), sum(shares)) == (stages, layers)
 
