@@ -8,6 +8,7 @@ import numpy as np
 
 from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes, rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
@@ -90,6 +91,19 @@ def waiting_micro_batch(asked: Question) -> FloatArray:
     if asked.job.pipeline_schedule != GPIPE:
         return np.ceil(kept)
     return np.ceil(kept + active.head + active.kept_logits + pipeline_output(asked))
+
+
+def others_at_ends(asked: Question, others: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how many micro-batches' worth waits as the embedding's gradient is made, and at the loss."""
+    layouts, rows = asked.layouts, asked.rows
+    if layouts.virtual_pipeline.max() == 1:
+        return others, others
+    layers = np.maximum(rows.layers, 1)
+    _, lowest, highest = waiting_in_chunks(layouts, rows.pipelines, asked.job)
+    at_embedding = (lowest - layers_of_lowest(layouts, rows.pipelines)) / layers
+    at_head = np.where(rows.has_head, np.maximum(highest / layers - 1.0, 0.0), others)
+    is_interleaved = layouts.virtual_pipeline > 1
+    return np.where(is_interleaved, at_embedding, others), np.where(is_interleaved, at_head, others)
 
 
 def _mask(asked: Question) -> FloatArray:

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import FloatArray
-from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
+from plimsoll.planners.layouts.stages import layers_of_lowest
 from plimsoll.planners.memory.layer_bytes import sums_at_end
 from plimsoll.planners.memory.p2p_buffers import beside_interleaved_passes, received_gradient_bytes
-from plimsoll.planners.memory.programs.at_rest import AtRest, at_rest, begin, update, waiting_micro_batch
+from plimsoll.planners.memory.programs.at_rest import (
+    AtRest,
+    at_rest,
+    begin,
+    others_at_ends,
+    update,
+    waiting_micro_batch,
+)
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
@@ -74,7 +81,7 @@ def resident_stage(asked: Question) -> ResidentStage:
     beside = beside_interleaved_passes(layouts, rows, job)
     message = np.ceil(active.p2p_message)
     others = np.maximum(rows.in_flight - 1.0, 0.0)
-    at_embedding, at_head = _others_at_ends(asked, others)
+    at_embedding, at_head = others_at_ends(asked, others)
     sends = holds_last & (is_interleaved | ~rows.has_embedding)
     overlaps = np.bool_(kernels.transformer_engine)
     return ResidentStage(
@@ -101,19 +108,6 @@ def resident_stage(asked: Question) -> ResidentStage:
         tied_gradient=some(np.where(rows.has_head & np.bool_(job.model.tied_head), np.ceil(embedding), 0.0)),
         at_embedding=np.where(adds_up, np.ceil(_stream_gradient(asked) + received), 0.0),
     )
-
-
-def _others_at_ends(asked: Question, others: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return how many micro-batches' worth waits as the embedding's gradient is made, and at the loss."""
-    layouts, rows = asked.layouts, asked.rows
-    if layouts.virtual_pipeline.max() == 1:
-        return others, others
-    layers = np.maximum(rows.layers, 1)
-    _, lowest, highest = waiting_in_chunks(layouts, rows.pipelines, asked.job)
-    at_embedding = (lowest - layers_of_lowest(layouts, rows.pipelines)) / layers
-    at_head = np.where(rows.has_head, np.maximum(highest / layers - 1.0, 0.0), others)
-    is_interleaved = layouts.virtual_pipeline > 1
-    return np.where(is_interleaved, at_embedding, others), np.where(is_interleaved, at_head, others)
 
 
 def _stream_gradient(asked: Question) -> FloatArray:

@@ -10,7 +10,7 @@ from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.layer_bytes import sums_at_end
 from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gradient_bytes
 from plimsoll.planners.memory.preference_loss import compares
-from plimsoll.planners.memory.programs.at_rest import at_rest, waiting_micro_batch
+from plimsoll.planners.memory.programs.at_rest import at_rest, others_at_ends, waiting_micro_batch
 from plimsoll.planners.memory.programs.beside_policy import beside_policy
 from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
 from plimsoll.planners.memory.programs.chunks import goes_round_once
@@ -50,7 +50,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
     has_own_units = traffic.vocabulary_units and not job.model.tied_head
     first, head = _vocabulary(asked, has_own_units=has_own_units)
     waiting = waiting_micro_batch(asked)
-    others = np.ceil(np.maximum(rows.in_flight - 1.0, 0.0) * waiting)
+    # A head's stage is fullest at the loss.
+    others = np.ceil(others_at_ends(asked, np.maximum(rows.in_flight - 1.0, 0.0))[1] * waiting)
     is_fused = layouts.fused_cross_entropy & rows.has_head
     message = np.ceil(active.p2p_message)
     head_gradient = np.ceil(size * held.head_matrix_elements) if head is None else head.gradients
