@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.agreement import Case, grid
+from benchmarks.agreement import Case, compare, grid
 from benchmarks.proofs_of import chosen, lines, main
 
 MEGATRON = {"framework": "megatron", "recompute": "none", "sequence_length": 512, "zero_stage": 1}
@@ -31,6 +31,34 @@ def test_a_plan_is_told_with_whose_code_ran_it():
     told = list(lines([Case(model=model, way=MEGATRON, layers=1)]))
     assert told[1].startswith("megatron-core ")
     assert told[2].startswith(f"{model} megatron")
+
+
+UNLIKE = MEGATRON | {"pipeline_parallel": 2, "gpus": 4}
+
+
+@pytest.mark.parametrize(
+    ("layers", "way", "held"),
+    [
+        (3, {"pipeline_layout": "account-for-loss"}, [[2], [1]]),
+        (3, {"pipeline_layout": "E|t*3L"}, [[0], [3]]),
+        (4, {"pipeline_layout": "last=3", "recompute": "full"}, [[1], [3]]),
+        (6, {"pipeline_layout": "account-for-embedding-and-loss", "virtual_pipeline": 2}, [[1, 2], [2, 1]]),
+    ],
+)
+def test_stages_that_are_not_alike_are_planned_as_megatron_core_runs_them(layers, way, held):
+    # A message of the first of two interleaved stages is 4 MiB of 9 GiB.
+    stages = compare(Case(model="meta-llama/Llama-3.1-8B", way=UNLIKE | way, layers=layers))["stages"]
+    assert [stage["layers"] for stage in stages] == held
+    for stage in stages:
+        assert stage["predicted_bytes"] == pytest.approx(stage["traced_bytes"], rel=0.001)
+
+
+def test_stages_of_a_pipeline_are_told_by_their_layers():
+    way = UNLIKE | {"pipeline_layout": "E|tL"}
+    told = list(lines([Case(model="meta-llama/Llama-3.1-8B", way=way, layers=1)]))
+    assert [line.split()[:5] for line in told[3:]] == [
+        ["stage", str(stage), "with", "layers:", str(stage)] for stage in (0, 1)
+    ]
 
 
 def test_an_unknown_stack_is_refused_with_the_known_ones(capsys):
