@@ -180,6 +180,7 @@ class TrainingQuestion:
     `compiled` (torch.compile); None is the framework's default.
     `gradient_compression` is `none`, `bf16`, `fp16`, `powersgd` or `1-bit` (`planners/memory/compression.py`).
     `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
+    `multi_token_prediction` counts the layers that predict tokens behind the next one.
     """
 
     model: ModelSpec
@@ -198,6 +199,7 @@ class TrainingQuestion:
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     expert_imbalance: float = 1.0
+    multi_token_prediction: int = 0
     gradient_compression: str = "none"
     kernels: str | None = None
     evaluation: Evaluation | None = None

@@ -50,7 +50,8 @@ class ModelSpec:
     has no weight of its own. `experts_per_token` of each layer's experts work on
     a token. `rotary_fraction` of a key's features turn with its position, and of
     interpolated positions, or those of another base, there are `interpolated_tables`
-    beside the plain ones.
+    beside the plain ones. `multi_token` is what joins layers for multi-token prediction
+    to the model, which are the last of `layers`; None where it is trained without.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ModelSpec:
     layers: tuple[Block, ...]
     head: Block
     tied_head: bool
+    multi_token: Block | None = None
     experts_per_token: int = 0
     rotary_fraction: float = 1.0
     interpolated_tables: int = 0
@@ -71,13 +73,23 @@ class ModelSpec:
 
     @property
     def num_layers(self) -> int:
-        """Return the number of decoder layers."""
-        return sum(block.repeats for block in self.layers)
+        """Return the number of decoder layers, without those for multi-token prediction."""
+        return sum(block.repeats for block in self.layers) - self.multi_token_layers
+
+    @property
+    def multi_token_layers(self) -> int:
+        """Return how many layers predict tokens behind the next one."""
+        return 0 if self.multi_token is None else self.multi_token.repeats
+
+    @property
+    def heads(self) -> int:
+        """Return how often the head is multiplied by: for the next token, and for each behind it."""
+        return 1 + self.multi_token_layers
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """Return embedding, layers and head in order."""
-        return (self.embedding, *self.layers, self.head)
+        """Return embedding, layers, what joins further ones, and head in order."""
+        return (self.embedding, *self.layers, *([self.multi_token] if self.multi_token else ()), self.head)
 
     @property
     def parameters(self) -> int:
@@ -126,9 +138,9 @@ class ModelSpec:
                         yield f"{before}{expert}{after}", weight
 
     def forward_flops_per_token(self, context_tokens: float) -> float:
-        """Return the operations of one token's forward pass, the head included."""
+        """Return the operations of one token's forward pass, the head's included, as often as it is multiplied by."""
         return sum(
-            operation.forward_flops_per_token(context_tokens) * block.repeats
+            operation.forward_flops_per_token(context_tokens) * (self.heads if block is self.head else block.repeats)
             for block in self.blocks
             for operation in block.operations
         )

@@ -121,6 +121,11 @@ def _no_companions(_: TrainingQuestion, profile: Profile) -> str:
     return f"Companion models are planned as TRL runs them, with {listed(able, 'or')}, not with {profile.name}."
 
 
+def _no_further_tokens(_: TrainingQuestion, profile: Profile) -> str:
+    able = [each.name for each in map(load_profile, stack_names()) if each.can.multi_token_prediction]
+    return f"Layers for multi-token prediction are planned with {listed(able, 'or')}, not with {profile.name}."
+
+
 ABILITIES: tuple[Ability, ...] = (
     Ability(
         pointer="/framework",
@@ -145,6 +150,13 @@ ABILITIES: tuple[Ability, ...] = (
         can=lambda profile, _: profile.can.companions,
         words=_no_companions,
         told=lambda *_: "models beside the one that learns",
+    ),
+    Ability(
+        pointer="/training/multi_token_prediction",
+        asked=lambda question: question.multi_token_prediction or None,
+        can=lambda profile, _: profile.can.multi_token_prediction,
+        words=_no_further_tokens,
+        told=lambda *_: "layers for multi-token prediction",
     ),
     one_of("/training/gradient_compression", lambda profile: ("none", *profile.can.gradient_compression), _quoted),
     one_of("/training/kernels", lambda profile: profile.kernel_choices, _one_kind),

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import Block, ModelSpec, Part, Split, Weight
+from plimsoll.planners.architecture.multi_token import with_multi_token_prediction
 from plimsoll.planners.formats.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.identity import ByIdentity
@@ -82,11 +83,12 @@ class Job:
     embedding: BlockWeights
     layers: tuple[BlockWeights, ...]
     head: BlockWeights
+    multi_token: BlockWeights | None
 
     @property
     def parts(self) -> tuple[BlockWeights, ...]:
-        """Return embedding, layers and head in order."""
-        return (self.embedding, *self.layers, self.head)
+        """Return embedding, layers, what joins those for multi-token prediction, and head in order."""
+        return (self.embedding, *self.layers, *([self.multi_token] if self.multi_token else ()), self.head)
 
     @property
     def host_gradient_bytes(self) -> int:
@@ -137,6 +139,8 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     if question.kernels is not None:
         profile = load_profile(profile.name, question.kernels)
     model = _with_own_head(ByIdentity(question.model)) if profile.unties_head else question.model
+    if question.multi_token_prediction:
+        model = with_multi_token_prediction(ByIdentity(model), question.multi_token_prediction)
     return Job(
         model=model,
         profile=profile,
@@ -163,6 +167,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question, shared_head(model)),
+        multi_token=None if model.multi_token is None else _apart(model.multi_token, question),
     )
 
 
@@ -186,6 +191,7 @@ def _companion(companion: Companion, question: TrainingQuestion, profile: Profil
         kernels=None,
         evaluation=None,
         companions=(),
+        multi_token_prediction=0,
     )
     size = dtype_bytes(companion.precision, pointer="/training/companions")
     return CompanionJob(

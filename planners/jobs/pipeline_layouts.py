@@ -55,11 +55,13 @@ class Division:
     """A model's blocks on the virtual stages of one pipeline, in the order in which a micro-batch passes them.
 
     Chunk c of stage i of p is virtual stage c·p + i. `layers` has how many layers each has; the first has the
-    embedding, and `head` is the one with last norm and head.
+    embedding, and `head` is the one with last norm and head. `multi_token` is the one with all layers for multi-token
+    prediction, which `layers` counts: None where there are none.
     """
 
     layers: tuple[int, ...]
     head: int
+    multi_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +69,16 @@ class PipelineLayout:
     """A way to divide blocks among stages: `form` is one of `FORMS`.
 
     `first` and `last` belong to `ends`: the layers of the first and of the last stage, in all chunks; None where they
-    are as many as the other stages'. `layers` belong to `listed`. `fewer` marks a way that the search makes
-    (`balanced`): by so many layers the first and the last stage have fewer than the others.
+    are as many as the other stages'. `layers` belong to `listed`, and of it `multi_token` has the layers for
+    multi-token prediction of each virtual stage. `fewer` marks a way that the search makes (`balanced`): by so many
+    layers the first and the last stage have fewer than the others.
     """
 
     form: str
     first: int | None = None
     last: int | None = None
     layers: tuple[int, ...] = ()
+    multi_token: tuple[int, ...] = ()
     fewer: tuple[int, int] | None = None
 
     def division(self, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> Division | None:
@@ -92,7 +96,9 @@ class PipelineLayout:
         if division is None:
             return self.form
         return (
-            written(division) if self.fewer is None else _shortest(division, model, pipeline_parallel, virtual_pipeline)
+            written(division, model.multi_token_layers)
+            if self.fewer is None
+            else _shortest(division, model, pipeline_parallel, virtual_pipeline)
         )
 
 
@@ -122,7 +128,8 @@ def read_pipeline_layout(text: str) -> PipelineLayout:
         return _listed(wanted)
     raise InvalidQuestion(
         f"{text[:60]!r} is no way to divide a pipeline's blocks: it may be {', '.join(NAMED)}, first=N,last=M, or a "
-        "list of blocks such as Et*7|(t*8|)*14t*7L (E embedding, t layer, L head and loss, | the next stage).",
+        "list of blocks such as Et*7|(t*8|)*14t*7L (E embedding, t layer, m layer for multi-token prediction, L head "
+        "and loss, | the next stage).",
         pointer=POINTER,
     )
 
@@ -131,7 +138,8 @@ def _listed(text: str) -> PipelineLayout:
     """Return the way that lists every virtual stage's blocks.
 
     Source: NVIDIA/Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py: commas mean nothing, `(..)*n` and
-    then `x*n` repeat; blocks are `E`, `t`, `m` and `L`.
+    then `x*n` repeat; blocks are `E`, `t`, `m` and `L`, and those of multi-token prediction stand together behind all
+    layers (`validate_layer_layout`).
     """
     stages = _spread(text).split("|")
     seen = "".join(stages)
@@ -142,9 +150,12 @@ def _listed(text: str) -> PipelineLayout:
         )
     unknown = next((letter for letter in seen if letter not in "EtmL"), None)
     if unknown is not None:
-        raise _invalid(f"{unknown!r} is no block: E is the embedding, t a layer, L head and loss.")
+        raise _invalid(
+            f"{unknown!r} is no block: E is the embedding, t a layer, m a layer for multi-token prediction, L head and "
+            "loss."
+        )
     if "m" in seen:
-        raise _invalid("a block of multi-token prediction (m) is not planned yet; list the others without it.")
+        _check_multi_token(stages, seen)
     for letter, block in (("E", "embedding"), ("L", "head and loss")):
         if seen.count(letter) != 1:
             times = "missing" if letter not in seen else f"there {seen.count(letter)} times"
@@ -154,7 +165,19 @@ def _listed(text: str) -> PipelineLayout:
     empty = next((number for number, stage in enumerate(stages) if not stage), None)
     if empty is not None:
         raise _invalid(f"stage {empty} of {len(stages)}, counted from 0, has no block: give it one, or omit a |.")
-    return PipelineLayout(form=LISTED, layers=tuple(stage.count("t") for stage in stages))
+    return PipelineLayout(
+        form=LISTED,
+        layers=tuple(stage.count("t") for stage in stages),
+        multi_token=tuple(stage.count("m") for stage in stages) if "m" in seen else (),
+    )
+
+
+def _check_multi_token(stages: list[str], seen: str) -> None:
+    """Raise where layers for multi-token prediction stand before others, or in several stages."""
+    if "t" in seen[seen.index("m") :]:
+        raise _invalid("layers for multi-token prediction (m) stand behind all others (t).")
+    if sum("m" in stage for stage in stages) > 1:
+        raise _invalid("all layers for multi-token prediction (m) must be in one stage.")
 
 
 def _spread(text: str) -> str:
@@ -172,12 +195,13 @@ def _invalid(problem: str) -> InvalidQuestion:
     return InvalidQuestion(f"This list of a pipeline's blocks cannot be: {problem}", pointer=POINTER)
 
 
-def written(division: Division) -> str:
+def written(division: Division, multi_token_layers: int = 0) -> str:
     """Return a division as a list in Megatron-Core's letters, what is alike in a row written once."""
     last = len(division.layers) - 1
+    further = [multi_token_layers if number == division.multi_token else 0 for number in range(last + 1)]
     stages = [
-        f"{'E' if number == 0 else ''}{_times('t', count)}{'L' if number == last else ''}"
-        for number, count in enumerate(division.layers)
+        f"{'E' if number == 0 else ''}{_times('t', count - own)}{_times('m', own)}{'L' if number == last else ''}"
+        for number, (count, own) in enumerate(zip(division.layers, further, strict=True))
     ]
     if len(stages) == 1:
         return stages[0]
@@ -192,12 +216,13 @@ def _times(letter: str, count: int) -> str:
 def _shortest(division: Division, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
     """Return the shortest way to say a division: a name, the layers of the ends, or the list."""
     first, last = (sum(division.layers[end::pipeline_parallel]) for end in (0, pipeline_parallel - 1))
+    last -= model.multi_token_layers
     ends = (PipelineLayout(form=ENDS, last=last), PipelineLayout(form=ENDS, first=first))
     ways = (named(EVEN), *map(named, ACCOUNTED), *ends, PipelineLayout(form=ENDS, first=first, last=last))
     for way in ways:
         if way.division(model, pipeline_parallel, virtual_pipeline) == division:
             return way.told(model, pipeline_parallel, virtual_pipeline)
-    return written(division)
+    return written(division, model.multi_token_layers)
 
 
 def pipeline_layouts(asked: str | None, forms: tuple[str, ...], model: ModelSpec) -> tuple[PipelineLayout, ...]:
@@ -215,7 +240,7 @@ HEAD_SHARES = (0.75, 1.0)
 @functools.lru_cache(maxsize=MOST_KEPT)
 def balanced_ways(same: ByIdentity[ModelSpec]) -> tuple[PipelineLayout, ...]:
     """Return the ways of a model that a search may balance stages by: the head is as much work as some layers."""
-    most = math.ceil(_head_in_layers(same))
+    most = math.ceil(_head_in_layers(same) + same.value.multi_token_layers)
     return tuple(balanced(fewer_first, fewer_last) for fewer_first in (0, 1) for fewer_last in range(most + 1))
 
 
@@ -254,17 +279,26 @@ def _most_work(division: Division, pipeline_parallel: int, head: float) -> float
 
 
 def _head_in_layers(same: ByIdentity[ModelSpec]) -> float:
-    """Return how many of a model's mean layers do as many products as its head."""
-    model, (head, *layers) = same.value, block_work(same).tolist()
+    """Return how many of a model's mean layers do as many products as its head, as often as it is multiplied by.
+
+    What joins layers for multi-token prediction is counted with it.
+    """
+    model, (head, *others) = same.value, block_work(same).tolist()
+    layers, joints = others[: len(model.layers)], others[len(model.layers) :]
     whole = sum(work * block.repeats for work, block in zip(layers, model.layers, strict=True))
-    return float(head * model.num_layers / whole)
+    counted = head * model.heads + sum(joints) * model.multi_token_layers
+    return float(counted * (model.num_layers + model.multi_token_layers) / whole)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
 def block_work(same: ByIdentity[ModelSpec]) -> npt.NDArray[np.float64]:
-    """Return the products of a token, attention's scores apart, in the head and in a layer of each kind."""
+    """Return the products of a token, attention's scores apart, in the head and in a layer of each kind.
+
+    Behind them stand those of what joins a layer for multi-token prediction, where there is any.
+    """
     model = same.value
-    of_layers = (sum(op.forward_flops_per_token(0.0) for op in block.operations) for block in model.layers)
+    blocks = (*model.layers, *([model.multi_token] if model.multi_token else ()))
+    of_layers = (sum(op.forward_flops_per_token(0.0) for op in block.operations) for block in blocks)
     of_head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
     return np.array([of_head, *of_layers])
 
@@ -286,12 +320,39 @@ def _division(
         layers = _even(model.num_layers, stages)
     else:
         layers = _OF_COUNT[way.form](model.num_layers, stages)
-    if layers is None or len(layers) != stages or sum(layers) != model.num_layers:
+    if layers is None or len(layers) != stages or sum(layers) != model.num_layers or min(layers) < 0:
         return None
+    multi_token = _multi_token_stage(way, model, pipeline_parallel, virtual_pipeline)
+    if multi_token is not None:
+        if not 0 <= multi_token < stages:
+            return None
+        layers = tuple(
+            count + (model.multi_token_layers if stage == multi_token else 0) for stage, count in enumerate(layers)
+        )
     # The embedding or the head may stand alone.
-    if min(layers) < 0 or 0 in layers[1:-1]:
-        return None
-    return Division(layers=layers, head=stages - 1)
+    return None if 0 in layers[1:-1] else Division(layers=layers, head=stages - 1, multi_token=multi_token)
+
+
+NOWHERE = -1
+
+
+def _multi_token_stage(
+    way: PipelineLayout, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int
+) -> int | None:
+    """Return the virtual stage of the layers for multi-token prediction; `NOWHERE` where they cannot be so.
+
+    That is the head's unless a list says another. Source: Megatron-Core, transformer/multi_token_prediction.py,
+    `get_mtp_num_layers_to_build`; pipeline_parallel_layer_layout.py, `validate_layer_layout`.
+    """
+    wanted = model.multi_token_layers
+    if way.form == LISTED and way.fewer is None:
+        if sum(way.multi_token) != wanted:
+            return NOWHERE
+        stage = way.multi_token.index(wanted) if wanted else None
+        # In chunks the first stage has none: it would have the embedding's table twice.
+        is_first = stage is not None and virtual_pipeline > 1 and stage % pipeline_parallel == 0
+        return NOWHERE if is_first else stage
+    return pipeline_parallel * virtual_pipeline - 1 if wanted else None
 
 
 def _even(num_layers: int, stages: int) -> tuple[int, ...] | None:

@@ -40,7 +40,8 @@ class StageRows:
     A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers of
     each of the model's kinds that a stage has in all its chunks, and `layers_of_run` those of each of the model's runs
     of like ones (`model_runs`); `in_flight` is how many micro-batches' worth of them wait at once.
-    `pipelines` are the ones that differ, with the stages of each that are rows, [row, pipeline].
+    `pipelines` are the ones that differ, with the stages of each that are rows, [row, pipeline]. A stage that
+    `has_multi_token` has all layers for multi-token prediction.
     """
 
     pipelines: Pipelines
@@ -50,6 +51,7 @@ class StageRows:
     layers_of_run: tuple[IntArray, ...]
     has_embedding: BoolArray
     has_head: BoolArray
+    has_multi_token: BoolArray
     in_flight: FloatArray
 
 
@@ -70,7 +72,10 @@ class Pipeline:
         if found is None:
             stages = self.degree * self.chunks
             each, rest = divmod(model.num_layers, stages)
-            found = Division(layers=tuple(each + (stage < rest) for stage in range(stages)), head=stages - 1)
+            layers = [each + (stage < rest) for stage in range(stages)]
+            layers[-1] += model.multi_token_layers
+            multi_token = stages - 1 if model.multi_token else None
+            found = Division(layers=tuple(layers), head=stages - 1, multi_token=multi_token)
         return found
 
     def held(self, stage: int) -> tuple[range, ...]:
@@ -96,6 +101,11 @@ class Pipeline:
     def has_head(self, stage: int) -> bool:
         """Return whether a stage has the last norm and the head."""
         return self.division.head % self.degree == stage
+
+    def has_multi_token(self, stage: int) -> bool:
+        """Return whether a stage has the layers for multi-token prediction."""
+        multi_token = self.division.multi_token
+        return multi_token is not None and multi_token % self.degree == stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +151,8 @@ def micro_batches_in_flight(
 def deciding_stages(layouts: Candidates, job: Job) -> StageRows:
     """Return the stages that can need the most: the head's, and those that no earlier one has as many layers as.
 
-    An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
-    alike those are the first, and the second where it has more layers.
+    So can one with layers for multi-token prediction. An earlier stage keeps no fewer micro-batches. Of a model whose
+    layers are all alike those are the first, and the second where it has more layers.
     """
     different, place = pipelines_of(layouts, job)
     deciding = [_deciding(pipeline) for pipeline in different]
@@ -161,7 +171,7 @@ def _deciding(pipeline: Pipeline) -> tuple[int, ...]:
     for stage in range(pipeline.degree):
         if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
             kept.append(stage)
-    return tuple(sorted({*kept, *np.flatnonzero(held.has_head).tolist()}))
+    return tuple(sorted({*kept, *np.flatnonzero(held.has_head | held.has_multi_token).tolist()}))
 
 
 def all_stages(layouts: Candidates, job: Job) -> StageRows:
@@ -198,7 +208,7 @@ def pipeline_of(layouts: Candidates, index: int, job: Job) -> Pipeline:
 
 def _rows(layouts: Candidates, pipelines: Pipelines, job: Job) -> StageRows:
     tables = pipelines.of_tables(lambda pipeline: stage_blocks(pipeline).table, axes=len(layouts.shape))
-    stage, layers, has_head, *counts = tables
+    stage, layers, has_head, has_multi_token, *counts = tables
     runs = len(model_runs(ByIdentity(job.model)))
     return StageRows(
         pipelines=pipelines,
@@ -209,6 +219,7 @@ def _rows(layouts: Candidates, pipelines: Pipelines, job: Job) -> StageRows:
         has_embedding=stage == 0,
         has_head=has_head > 0,
         in_flight=_in_flight(layouts, pipelines, stage, layers, job),
+        has_multi_token=has_multi_token > 0,
     )
 
 
@@ -262,11 +273,13 @@ def _has_unlike_chunks(pipeline: Pipeline) -> bool:
 class StageBlocks:
     """What all stages of a pipeline hold of a model: layers of each kind, [stage, kind], and which has the head.
 
-    `table` has, by stage, its number, its layers, whether it has the head, and its layers of each run and of each kind.
+    `table` has, by stage, its number, its layers, whether it has the head and whether layers for multi-token
+    prediction, and its layers of each run and of each kind.
     """
 
     layers_of_kind: IntArray
     has_head: BoolArray
+    has_multi_token: BoolArray
     table: IntArray
 
 
@@ -279,19 +292,27 @@ def stage_blocks(pipeline: Pipeline) -> StageBlocks:
     for number, run in enumerate(runs):
         of_kind[run.kind] += of_run[number]
     stages = np.arange(pipeline.degree)
-    has_head = stages == pipeline.division.head % pipeline.degree
+    has_head, has_multi_token = (
+        np.array([has(stage) for stage in stages.tolist()]) for has in (pipeline.has_head, pipeline.has_multi_token)
+    )
     return StageBlocks(
         layers_of_kind=of_kind.T,
         has_head=has_head,
-        table=np.stack([stages, of_run.sum(axis=0), has_head, *of_run, *of_kind]),
+        has_multi_token=has_multi_token,
+        table=np.stack([stages, of_run.sum(axis=0), has_head, has_multi_token, *of_run, *of_kind]),
     )
 
 
 def virtual_stage_blocks(pipeline: Pipeline) -> FloatArray:
-    """Return heads and layers of each kind of every virtual stage, [virtual stage, quantity]."""
-    of_run, division = _virtual_stage_runs(pipeline), pipeline.division
-    blocks = np.zeros((len(division.layers), 1 + len(pipeline.model.value.layers)))
-    blocks[division.head, 0] = 1.0
+    """Return heads and layers of each kind of every virtual stage, [virtual stage, quantity].
+
+    Behind them stands how many of the layers are for multi-token prediction, of a model that has any.
+    """
+    of_run, division, model = _virtual_stage_runs(pipeline), pipeline.division, pipeline.model.value
+    blocks = np.zeros((len(division.layers), 1 + len(model.layers) + (division.multi_token is not None)))
+    blocks[division.head, 0] = model.heads
+    if division.multi_token is not None:
+        blocks[division.multi_token, -1] = model.multi_token_layers
     for number, run in enumerate(model_runs(pipeline.model)):
         blocks[:, 1 + run.kind] += of_run[:, number]
     return blocks
@@ -321,16 +342,20 @@ def distinct_stages(pipeline: Pipeline) -> tuple[int, ...]:
     firsts: dict[object, int] = {}
     for stage in range(pipeline.degree):
         held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in pipeline.held(stage))
-        firsts.setdefault((held, stage == 0, pipeline.has_head(stage)), stage)
+        firsts.setdefault((held, stage == 0, pipeline.has_head(stage), pipeline.has_multi_token(stage)), stage)
     return tuple(firsts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRun:
-    """Layers of one kind in a row: `kind` is their place among the model's kinds."""
+    """Layers of one kind in a row: `kind` is their place among the model's kinds.
+
+    Those for multi-token prediction are a run of their own.
+    """
 
     kind: int
     layers: range
+    is_multi_token: bool = False
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
@@ -339,8 +364,9 @@ def model_runs(same: ByIdentity[ModelSpec]) -> tuple[ModelRun, ...]:
     kind_of = {layer: kind for kind, block in enumerate(same.value.layers) for layer in block.layers}
     runs: list[ModelRun] = []
     for layer in sorted(kind_of):
-        if runs and runs[-1].kind == kind_of[layer]:
-            runs[-1] = ModelRun(kind=kind_of[layer], layers=range(runs[-1].layers.start, layer + 1))
-        else:
-            runs.append(ModelRun(kind=kind_of[layer], layers=range(layer, layer + 1)))
+        key = (kind_of[layer], layer >= same.value.num_layers)
+        start = layer
+        if runs and (runs[-1].kind, runs[-1].is_multi_token) == key:
+            start = runs.pop().layers.start
+        runs.append(ModelRun(kind=key[0], layers=range(start, layer + 1), is_multi_token=key[1]))
     return tuple(runs)

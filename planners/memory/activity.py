@@ -387,9 +387,14 @@ def _selective(layer: LayerBytes, share: RankShare) -> tuple[FloatArray, FloatAr
 
 
 def _recomputed_layers(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return how many of a stage's layers are fully recomputed."""
+    """Return how many of a stage's layers are fully recomputed.
+
+    Where only some are, those for multi-token prediction are not (Megatron-Core, transformer/multi_token_prediction.py,
+    `_checkpointed_forward`).
+    """
     wanted = layouts.full_layers if job.recompute_every is None else rows.layers // job.recompute_every
-    limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
+    others = rows.layers - rows.has_multi_token * job.model.multi_token_layers
+    limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, others))
     return np.where(layouts.recompute == FULL, limited, 0).astype(np.float64)
 
 

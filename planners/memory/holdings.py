@@ -69,7 +69,8 @@ class Holdings:
 
     `root_*` are those of embedding, last norm and head together, `head_*` those of last norm and head, `layers` those
     of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
-    `sent` waits on the host for the optimizer, and is on the device only as it is reduced.
+    `sent` waits on the host for the optimizer, and is on the device only as it is reduced. `table_elements` are the
+    embedding's matrix where layers for multi-token prediction embed tokens.
     """
 
     parameters: FloatArray
@@ -92,6 +93,7 @@ class Holdings:
     head_gradients_sent: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
+    table_elements: FloatArray
     largest_matrix_elements: FloatArray
     dummy_gradients: FloatArray
     last_of_head: FloatArray
@@ -180,6 +182,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients_sent=gradients.head_alone() * states.gradient * (1.0 - on_device),
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
+        table_elements=np.where(rows.has_multi_token, by_parameters.spread(_head_matrix, job.embedding), 0.0)
+        if job.multi_token is not None
+        else nothing,
         largest_matrix_elements=functools.reduce(
             np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
         ),
@@ -323,33 +328,40 @@ class _Stages:
     def __init__(self, job: Job, rows: StageRows) -> None:
         self._job = job
         self._rows = rows
-        # With a tied head on another stage than the embedding, the matrix stands on both.
-        self._has_copy = rows.has_head & ~rows.has_embedding & job.model.tied_head
+        # With a tied head on another stage than the embedding the matrix stands on both, and where layers for
+        # multi-token prediction embed tokens.
+        tied = (rows.has_head & job.model.tied_head).astype(np.int64)
+        self._copies = np.where(rows.has_embedding, 0, tied + rows.has_multi_token)
 
     def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
         """Return a quantity of single layers, of embedding and head, to be added up over each stage."""
         job = self._job
-        tied = quantity(_vocabulary_only(job.embedding)) if self._has_copy.any() else None
+        tied = quantity(_vocabulary_only(job.embedding)) if self._copies.any() else None
         return _Amounts(
             rows=self._rows,
-            has_copy=self._has_copy,
+            copies=self._copies,
             embedding=quantity(job.embedding),
             layers=tuple(quantity(part) for part in job.layers),
             head=quantity(job.head),
             tied=tied,
+            joints=None if job.multi_token is None else job.model.multi_token_layers * quantity(job.multi_token),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Amounts:
-    """A quantity of each part of the model; `tied` is the embedding's matrix where `has_copy` says it stands again."""
+    """A quantity of each part of the model; `tied` is the embedding's matrix, which stands again in so many `copies`.
+
+    `joints` are all that join layers for multi-token prediction to the model.
+    """
 
     rows: StageRows
-    has_copy: BoolArray
+    copies: IntArray
     embedding: FloatArray
     layers: tuple[FloatArray, ...]
     head: FloatArray
     tied: FloatArray | None
+    joints: FloatArray | None
 
     def total(self) -> FloatArray:
         """Return what each stage has of layers, embedding and head together."""
@@ -362,13 +374,13 @@ class _Amounts:
     def _with_layers(self, total: FloatArray) -> FloatArray:
         for count, amount in zip(self.rows.layers_of_kind, self.layers, strict=True):
             total = total + count * amount
-        return total
+        return total if self.joints is None else total + np.where(self.rows.has_multi_token, self.joints, 0.0)
 
     def root(self) -> FloatArray:
         """Return what of the quantity belongs to embedding, last norm and head."""
         total: FloatArray = np.where(self.rows.has_embedding, self.embedding, 0.0) + self.head_alone()
         if self.tied is not None:
-            total = total + np.where(self.has_copy, self.tied, 0.0)
+            total = total + self.copies * self.tied
         return total
 
     def head_alone(self) -> FloatArray:
@@ -395,10 +407,13 @@ def _dummy_gradient_bytes(job: Job, rows: StageRows, by: Divisions) -> FloatArra
     """Return one compute-precision gradient of each distinct matrix that a stage has, where the stack keeps them."""
     if not job.profile.kernels.transformer_engine:
         return np.zeros(1)
+    parts, counts = job.layers, rows.layers_of_kind
+    if job.multi_token is not None:
+        parts, counts = (*parts, job.multi_token), (*counts, rows.has_multi_token.astype(np.int64))
     elements = np.where(rows.has_head, by.spread(_head_matrix, _head_part(job)), 0.0)
-    for kinds in _matrices_of_kinds(job.layers):
-        layers = sum(rows.layers_of_kind[kind] for kind in kinds)
-        elements = elements + np.where(layers > 0, by.spread(_distinct_matrices, job.layers, kinds), 0.0)
+    for kinds in _matrices_of_kinds(parts):
+        layers = sum(counts[kind] for kind in kinds)
+        elements = elements + np.where(layers > 0, by.spread(_distinct_matrices, parts, kinds), 0.0)
     return job.precision.compute_bytes * elements
 
 

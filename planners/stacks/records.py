@@ -303,6 +303,7 @@ class Capabilities:
     optimizers: tuple[str, ...]
     undivided_optimizers: tuple[str, ...]
     companions: bool
+    multi_token_prediction: bool
     evaluation_logits_kept_by: str
 
 

@@ -61,7 +61,7 @@ def communication_of(
     if one.expert_parallel[0] > 1 and job.model.experts_per_token:
         whole = float(expert_token_bytes(one, job)[0]) * job.model.experts_per_token
         exchanges = float(exchanges_per_layer(one, job)[0])
-        mixtures = layers * mixture_layers(job) / job.model.num_layers
+        mixtures = layers * mixture_layers(job) / (job.model.num_layers + job.model.multi_token_layers)
         calls = round(exchanges * mixtures * micro_batches)
         seconds = mixtures * micro_batches * float(expert_seconds_per_layer(one, job, hardware, efficiency)[0])
         rows.append(_row("expert", "all_to_all", exchanges * whole, calls, seconds))
@@ -80,7 +80,7 @@ def _mean_traffic(one: Candidates, job: Job) -> float:
         part.block.repeats * (float(tensor_traffic_multiple(part, one, job)[0]) if has_experts(part) else 1.0)
         for part in job.layers
     )
-    return sum(multiples) / job.model.num_layers
+    return sum(multiples) / (job.model.num_layers + job.model.multi_token_layers)
 
 
 def _data_rows(

@@ -64,12 +64,17 @@ def micro_batch_pace(
     stages: Callable[[Candidates, Job], PacingStages] = pacing_stages,
 ) -> Pace:
     """Return the pace of every layout, whose `stages` are its own or shares that none can be faster than."""
+    parts = (*job.layers, *([job.multi_token] if job.multi_token else ()))
     layers = tuple(_layer(part, layouts, job, hardware, efficiency, groups) for part in job.layers)
+    if job.multi_token is not None:
+        layers = (*layers, _joint(job.multi_token, layouts, job, hardware, efficiency, groups))
     head = layer_seconds(job.head, layouts, job, hardware, efficiency)
     end = head.forward + head.backward
     slowest = stages(layouts, job).of_slowest(tuple(layer.seconds for layer in layers), end)
     accumulation = _accumulation_seconds(layouts, job, hardware, efficiency)
-    everything = sum((part.block.repeats * layer.seconds for part, layer in zip(job.layers, layers, strict=True)), end)
+    everything = sum(
+        (part.block.repeats * layer.seconds for part, layer in zip(parts, layers, strict=True)), job.model.heads * end
+    )
 
     def together(name: str) -> FloatArray:
         """Return one part of all layers of the slowest stage."""
@@ -161,6 +166,32 @@ def _layer(
         context_exchange=context,
         expert_exchange=to_experts,
         seconds=busy + waiting,
+    )
+
+
+# Ranks that split a matrix gather the two features that it joins, and its output; a layer gathers and scatters four.
+JOINT_TRAFFIC = 3 / 4
+
+
+def _joint(
+    part: BlockWeights, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups
+) -> _Layer:
+    """Return what joins one layer for multi-token prediction to the model.
+
+    Source: Megatron-Core, transformer/multi_token_prediction.py, `_concat_embeddings`.
+    """
+    own = layer_seconds(part, layouts, job, hardware, efficiency)
+    recompute = np.where(layouts.recompute == FULL, own.forward, 0.0)
+    exchange = JOINT_TRAFFIC * tensor_parallel_seconds_per_layer(layouts, job, groups)
+    nothing = np.zeros(1)
+    return _Layer(
+        forward=own.forward,
+        backward=own.backward,
+        recompute=recompute,
+        exchange=exchange,
+        context_exchange=nothing,
+        expert_exchange=nothing,
+        seconds=own.forward + own.backward + recompute + exchange,
     )
 
 

@@ -21,7 +21,10 @@ from plimsoll.planners.layouts.stages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacingStages:
-    """Stages along a first axis before those of the layouts: their layers of each kind, and how many heads."""
+    """Stages along a first axis before those of the layouts: their layers of each kind, and how many heads.
+
+    Behind the kinds stands how many layers are joined for multi-token prediction, of a model that has any.
+    """
 
     layers_of_kind: tuple[FloatArray, ...]
     heads: FloatArray
@@ -73,7 +76,10 @@ def pacing_stages(layouts: Candidates, job: Job) -> PacingStages:
 def equal_shares(layouts: Candidates, job: Job) -> PacingStages:
     """Return stages that share all blocks equally, however many: no pipeline has a stage that is faster."""
     stages = layouts.pipeline_parallel[np.newaxis].astype(np.float64)
-    return PacingStages(layers_of_kind=tuple(part.block.repeats / stages for part in job.layers), heads=1.0 / stages)
+    parts = (*job.layers, *([job.multi_token] if job.multi_token else ()))
+    return PacingStages(
+        layers_of_kind=tuple(part.block.repeats / stages for part in parts), heads=job.model.heads / stages
+    )
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)

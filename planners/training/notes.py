@@ -12,7 +12,7 @@ from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
-from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, EVEN
 from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, has_norm_apart
 from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
@@ -262,6 +262,8 @@ def _layers(told: Told) -> Iterator[str]:
             "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
             "run of such a model is on record."
         )
+    if job.multi_token is not None:
+        yield _further_tokens(job, job.multi_token)
     if job.fp8 is not None:
         yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
     if LAYER_NORM in job.recompute_modules and job.profile.kernels.transformer_engine:
@@ -272,6 +274,18 @@ def _layers(told: Told) -> Iterator[str]:
             f"The sequence has {question.sequence_length:,} tokens; the model was configured for {positions:,} "
             "positions."
         )
+
+
+def _further_tokens(job: Job, joint: BlockWeights) -> str:
+    """Return what layers for multi-token prediction add, and who counts it."""
+    layers = job.model.multi_token_layers
+    own = next(part for part in job.layers if job.model.num_layers in part.block.layers)
+    added = layers * (own.block.elements + joint.block.elements)
+    return (
+        f"Multi-token prediction adds {counted(layers, 'layer')} with {added:,} parameters in all, and another product "
+        "with the head for each. Memory, time, TFLOP/s and utilization count them, as the TFLOP/s that Megatron-LM "
+        "prints do; their stage holds the embedding's table again where it is not the first."
+    )
 
 
 def _norms(job: Job) -> Iterator[str]:
@@ -346,7 +360,7 @@ def _nodes(told: Told) -> Iterator[str]:
 
 
 def _model_and_gpu(told: Told) -> Iterator[str]:
-    yield from told.question.model.assumptions
+    yield from told.job.model.assumptions
     yield from told.question.hardware.gpu.assumptions
 
 

@@ -191,6 +191,8 @@ def check_question(question: TrainingQuestion) -> None:
             pointer="/resilience/repair_seconds",
         )
     _check_length(question)
+    if question.multi_token_prediction:
+        _check_multi_token(question.model)
     if question.method != "full":
         check_targets(question.model, question.lora)
     if question.recompute is not None:
@@ -213,6 +215,23 @@ def _check_length(question: TrainingQuestion) -> None:
         raise InvalidQuestion(
             f"full_layers {full_layers} is more than the {model.num_layers} layers of {model.name}.",
             pointer="/training/recompute",
+        )
+
+
+def _check_multi_token(model: ModelSpec) -> None:
+    """Raise for a model of which Megatron-LM trains no such layers (training/arguments.py, `validate_args`)."""
+    last = max(model.layers, key=lambda block: max(block.layers))
+    if model.has_learned_positions or any(block.cross is not None for block in model.layers):
+        raise InvalidQuestion(
+            f"Multi-token prediction needs a decoder with rotary positions, or with none; {model.name} is no such "
+            "model.",
+            pointer="/training/multi_token_prediction",
+        )
+    if all(operation.kind is not OperationKind.ATTENTION for operation in last.operations):
+        raise NotYetAvailable(
+            f"Multi-token prediction is planned of models whose last layer has attention; that of {model.name} has "
+            "none.",
+            pointer="/training/multi_token_prediction",
         )
 
 

@@ -128,13 +128,16 @@ def _weights(
 
 def _parts_on_stages(job: Job, rows: StageRows) -> tuple[_PartOnStages, ...]:
     """Return the parts of the model with what each stage has of them."""
-    again = rows.has_head & ~rows.has_embedding & np.bool_(job.model.tied_head)
+    tied = (rows.has_head & np.bool_(job.model.tied_head)).astype(np.int64)
+    again = np.where(rows.has_embedding, 0, tied + rows.has_multi_token)
+    joints = rows.has_multi_token * np.int64(job.model.multi_token_layers)
     return (
         _PartOnStages(part=job.embedding, blocks=_counts(rows.has_embedding), tied_copies=_counts(again)),
         *(
             _PartOnStages(part=part, blocks=_counts(counts))
             for part, counts in zip(job.layers, rows.layers_of_kind, strict=True)
         ),
+        *([_PartOnStages(part=job.multi_token, blocks=_counts(joints))] if job.multi_token else ()),
         _PartOnStages(part=job.head, blocks=_counts(rows.has_head)),
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.architecture.multi_token import BESIDE_MODEL
 from plimsoll.service.checkpoints.headers import Checkpoint
 
 # How quantized checkpoints name a packed matrix, and what it is called whole: GPTQ and AWQ (`qweight`),
@@ -42,7 +43,6 @@ COMPUTED = re.compile(
 TIED_AGAIN = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|embed_tokens|wte|decoder)\.weight$")
 MULTI_TOKEN = re.compile(r"(?:^|\.)mtp(?:_\w+)?\.")
 LAYER_INDEX = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
-MULTI_TOKEN_NOTE = "Multi-token prediction layers"  # noqa: S105 - not a password
 
 # A prefix is guessed from so many names, and is so many names of modules long.
 MOST_SAMPLES = 64
@@ -124,7 +124,7 @@ def _is_multi_token(name: str, spec: ModelSpec) -> bool:
     """Return whether a tensor is named for multi-token prediction, or is of an announced layer beyond the last."""
     match = LAYER_INDEX.search(name)
     is_beyond = match is not None and int(match[1]) >= spec.num_layers
-    is_announced = any(note.startswith(MULTI_TOKEN_NOTE) for note in spec.assumptions)
+    is_announced = any(note.startswith(BESIDE_MODEL) for note in spec.assumptions)
     return bool(MULTI_TOKEN.search(name)) or (is_beyond and is_announced)
 
 

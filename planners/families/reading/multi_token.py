@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plimsoll.planners.architecture.multi_token import BESIDE_MODEL
 from plimsoll.planners.families.reading.config import ConfigReader
 
 
@@ -17,5 +18,5 @@ def multi_token_assumptions(config: ConfigReader, *keys: str) -> tuple[str, ...]
         layers *= config.count(key, default=0)
     if not layers:
         return ()
-    note = f"Multi-token prediction layers ({layers}) stand beside the model; their weights and work are not counted."
+    note = f"{BESIDE_MODEL} ({layers}) stand beside the model; their weights and work are not counted."
     return (note,)

@@ -22,6 +22,7 @@ from plimsoll.planners.memory.programs.at_rest import (
     update,
     waiting_micro_batch,
 )
+from plimsoll.planners.memory.programs.multi_token import MultiToken, multi_token
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
@@ -43,7 +44,8 @@ class ResidentStage:
     of the pass that has been and of the next (`BesidePasses`). Its other chunks go on meanwhile:
     `others_at_embedding` wait as the lowest one is through, `others_at_head` as the highest begins.
     `unsaved` is what the first layer need not keep behind a frozen embedding. `tied_gradient` is the sum of a tied
-    table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds.
+    table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds. `further` is
+    what layers for multi-token prediction hold.
     """
 
     rest: AtRest
@@ -66,6 +68,7 @@ class ResidentStage:
     embedding_gradient: FloatArray
     tied_gradient: FloatArray
     at_embedding: FloatArray
+    further: MultiToken
 
 
 def resident_stage(asked: Question) -> ResidentStage:
@@ -76,6 +79,9 @@ def resident_stage(asked: Question) -> ResidentStage:
     adds_up = np.bool_(kernels.transformer_engine) & rows.has_embedding
     embedding = np.where(adds_up, job.precision.compute_bytes * (held.root_elements - held.head_elements), 0.0)
     goes_on = layouts.micro_batches(job.global_batch_size) > rows.in_flight
+    further = multi_token(asked)
+    # The sum with a gradient that is no empty one is that gradient's own tensor.
+    is_summed = rows.has_head & np.bool_(job.model.tied_head and job.multi_token is None)
     holds_last = np.bool_(kernels.transformer_engine) & (layouts.pipeline_parallel > 1) & goes_on
     is_interleaved = layouts.virtual_pipeline > 1
     beside = beside_interleaved_passes(layouts, rows, job)
@@ -105,8 +111,9 @@ def resident_stage(asked: Question) -> ResidentStage:
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
         embedding_gradient=np.ceil(embedding),
-        tied_gradient=some(np.where(rows.has_head & np.bool_(job.model.tied_head), np.ceil(embedding), 0.0)),
+        tied_gradient=some(np.where(is_summed, np.ceil(embedding), 0.0)),
         at_embedding=np.where(adds_up, np.ceil(_stream_gradient(asked) + received), 0.0),
+        further=further,
     )
 
 
@@ -135,12 +142,17 @@ def resident(step: Step, stage: ResidentStage) -> None:
     step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end))
     step.resize(others, stage.others_at_head)
     head = step.take("activations", "kept by the head", stage.head)
+    further_logits = step.take("logits", "kept of further tokens' logits", stage.further.logits)
+    named_logits = step.take("logits", "logits of the last of them", stage.further.named_logits)
     logits = step.take("logits", "logits", stage.logits)
     next_input = step.take("activations", "input of the next forward pass", stage.in_turn)
     step.phase = BACKWARD
-    step.drop(logits, head, received_before, input_before)
+    step.drop(logits, named_logits, received_before, input_before, further_logits)
+    step.drop(step.take("gradients", "sum of the head's empty gradients", stage.further.head_sum), head)
     step.resize(others, stage.others)
     output = step.take("activations", "output of the last forward pass", stage.in_turn)
+    table = step.carry("gradients", "table's gradient by further tokens")
+    step.resize(table, stage.further.tied_sum)
     # The highest layer's own moments have it, as their residual's gradient.
     received = step.take("activations", "gradient of the next stage", NO_BYTES)
     step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
@@ -148,6 +160,10 @@ def resident(step: Step, stage: ResidentStage) -> None:
         step.resize(kept[layer], layer.bytes.beside_moments)
         step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
         step.drop(kept[layer])
+        if layer.bytes.is_multi_token:
+            beside = step.take("activations", "gradients of stream and embedding", stage.further.at_table)
+            step.drop(step.take("gradients", "embedding's gradient", stage.further.table_gradient), beside)
+            step.resize(table, stage.further.table_kept)
         with step.where(layer.is_highest):
             step.grow(received, stage.received_apart)
             step.grow(lasting.p2p_buffers, stage.received_in_buffers)
@@ -156,7 +172,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)
     of_embedding = step.take("gradients", "embedding's gradient", stage.embedding_gradient)
     step.drop(gradient)
-    step.drop(step.take("gradients", "its sum with the head's empty one", stage.tied_gradient), of_embedding)
+    step.drop(step.take("gradients", "its sum with the head's empty one", stage.tied_gradient), of_embedding, table)
     step.drop(lasting.passes, next_input, output)
     step.phase = REDUCTION
     step.drop(others)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray
-from plimsoll.planners.layouts.stages import model_runs
+from plimsoll.planners.layouts.stages import ModelRun, model_runs
 from plimsoll.planners.memory.activation_offload import returns_weights
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward, casts_weights
 from plimsoll.planners.memory.holdings import LayerHoldings, shard_ranks
 from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
 from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_round_once
+from plimsoll.planners.memory.programs.multi_token import joint_bytes
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_gathered, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
@@ -50,10 +52,28 @@ def stage_layers(
     """
 
     @functools.cache
-    def layer(kind: int, is_recomputed: bool | None) -> LayerOnRank:
-        return _layer(asked, kind, is_recomputed, gradient_bytes=gradient_bytes, expert_units=expert_units)
+    def layer(run: ModelRun, is_recomputed: bool | None) -> LayerOnRank:
+        own = _layer(asked, run.kind, is_recomputed, gradient_bytes=gradient_bytes, expert_units=expert_units)
+        return _joined(asked, own) if run.is_multi_token else own
 
     return layers_of(_runs(asked, layer))
+
+
+class OfRun(Protocol):
+    """Returns a layer of a run; `is_recomputed` None where that is as the layout says of all layers."""
+
+    def __call__(self, run: ModelRun, is_recomputed: bool | None, /) -> LayerOnRank: ...
+
+
+def _joined(asked: Question, layer: LayerOnRank) -> LayerOnRank:
+    """Return a layer for multi-token prediction, with what joins it to the model."""
+    joint = joint_bytes(asked)
+    return replace(
+        layer,
+        kept=layer.kept + joint,
+        beside_moments=plus(layer.beside_moments, joint),
+        is_multi_token=True,
+    )
 
 
 def layer_of_kind(asked: Question, kind: int) -> LayerOnRank:
@@ -61,7 +81,7 @@ def layer_of_kind(asked: Question, kind: int) -> LayerOnRank:
     return _layer(asked, kind, None, gradient_bytes=None, expert_units=NO_EXPERT_UNITS)
 
 
-def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> list[Run]:
+def _runs(asked: Question, layer: OfRun) -> list[Run]:
     """Return the runs of a stage's layers; where only some are recomputed, those and the others apart.
 
     The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every nth is.
@@ -74,19 +94,19 @@ def _runs(asked: Question, layer: Callable[[int, bool | None], LayerOnRank]) -> 
         is_full = layouts.recompute == FULL
         for run, count in of_model:
             groups = np.where(is_full, count // every, 0)
-            unit = (*(layer(run.kind, False),) * (every - 1), layer(run.kind, True))
+            unit = (*(layer(run, False),) * (every - 1), layer(run, True))
             runs += [Run(unit=unit, count=groups), Run(unit=unit[:1], count=count - groups * every)]
         return runs
     if (layouts.full_layers == ALL_LAYERS).all():
-        return [Run(unit=(layer(run.kind, None),), count=count) for run, count in of_model]
+        return [Run(unit=(layer(run, None),), count=count) for run, count in of_model]
     left = asked.active.recomputed_layers.astype(np.int64)
     runs = []
     for run, count in of_model:
         recomputed = np.minimum(left, count)
         left = left - recomputed
         runs += [
-            Run(unit=(layer(run.kind, True),), count=recomputed),
-            Run(unit=(layer(run.kind, False),), count=count - recomputed),
+            Run(unit=(layer(run, True),), count=recomputed),
+            Run(unit=(layer(run, False),), count=count - recomputed),
         ]
     return runs
 

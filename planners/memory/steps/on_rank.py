@@ -141,7 +141,7 @@ class LayerOnRank:
     - `before_scatter`: what stands beside what it keeps as its output is scattered or, of experts, weighed and put in
       order, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
-    - `traffic` is what an engine adds that knows no units;
+    - `traffic` is what an engine adds that knows no units; `is_multi_token` marks a layer for multi-token prediction;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
       them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
       `beside_reduction`.
@@ -166,6 +166,7 @@ class LayerOnRank:
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
     traffic: Traffic = NO_TRAFFIC
+    is_multi_token: bool = False
 
     @property
     def buffers(self) -> tuple[FloatArray, FloatArray]:

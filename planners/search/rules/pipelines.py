@@ -70,6 +70,16 @@ def _undivided(case: Case, job: Job) -> str:
     way = job.pipeline_layouts[0]
     into = counted(stages, "stage") if virtual == 1 else f"{stages} x {virtual} = {stages * virtual} chunks"
     if way.form == LISTED:
+        if sum(way.multi_token) != model.multi_token_layers:
+            return (
+                f"pipeline_layout lists {counted(sum(way.multi_token), 'layer')} for multi-token prediction (m), and "
+                f"training.multi_token_prediction asks for {model.multi_token_layers}."
+            )
+        if _repeats_table(way, stages, virtual):
+            return (
+                "pipeline_layout has the layers for multi-token prediction (m) on the first of several stages with "
+                "chunks, which would hold the embedding's table twice: put them in the stage of the head (L)."
+            )
         return (
             f"pipeline_layout lists {counted(sum(way.layers), 'layer')} in {counted(len(way.layers), 'stage')}; "
             f"{model.name} has {counted(model.num_layers, 'layer')} and this layout {into}: list as many."
@@ -89,6 +99,11 @@ def _undivided(case: Case, job: Job) -> str:
     if len(job.pipeline_layouts) > 1:
         by = f"in any way that {job.profile.name} is planned with"
     return f"{counted(model.num_layers, 'layer')} cannot be divided into {into} {by}: {hint}."
+
+
+def _repeats_table(way: PipelineLayout, stages: int, virtual: int) -> bool:
+    """Return whether a list has layers for multi-token prediction in a later chunk of the first stage."""
+    return virtual > 1 and len(way.multi_token) == stages * virtual and any(way.multi_token[::stages])
 
 
 def _uneven_ends(way: PipelineLayout, case: Case, job: Job) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.architecture.multi_token import with_multi_token_prediction
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.pipeline_layouts import (
@@ -22,7 +23,7 @@ from plimsoll.planners.jobs.pipeline_layouts import (
     worthwhile,
     written,
 )
-from tests.planners.factories import llama
+from tests.planners.factories import llama, small_llama
 
 
 def layers_of(way: str, num_layers: int, stages: int, chunks: int = 1) -> tuple[int, ...] | None:
@@ -264,3 +265,49 @@ def test_the_nearest_degrees_are_told_on_either_side():
     assert nearest_degrees((read_pipeline_layout("account-for-embedding-and-loss"),), model, 15, 1) == "8 or 16"
     assert nearest_degrees((named(EVEN),), model, 200, 1) == "126"
     assert nearest_degrees((read_pipeline_layout("first=200"),), model, 4, 1) == ""
+
+
+SMALL = small_llama()
+
+
+class TestMultiTokenPrediction:
+    def model(self, layers=1):
+        return with_multi_token_prediction(ByIdentity(SMALL), layers)
+
+    def division(self, text, *, layers=1, stages=2, chunks=1):
+        return read_pipeline_layout(text).division(self.model(layers), stages, chunks)
+
+    @pytest.mark.parametrize(("layers", "held"), [(1, (2, 3)), (2, (2, 4))])
+    def test_by_a_name_they_stand_where_the_head_does(self, layers, held):
+        assert self.division("even", layers=layers) == Division(layers=held, head=1, multi_token=1)
+
+    def test_a_list_says_where_they_stand(self):
+        assert self.division("Ettt|tmL") == Division(layers=(3, 2), head=1, multi_token=1)
+        assert self.division("Ett|tt|m|L", stages=4) == Division(layers=(2, 2, 1, 0), head=3, multi_token=2)
+
+    @pytest.mark.parametrize(("text", "layers"), [("Ett|ttL", 1), ("Ett|ttmL", 0), ("Ett|ttmL", 2), ("Ett|ttmmL", 1)])
+    def test_a_list_has_as_many_as_are_asked_for(self, text, layers):
+        model = self.model(layers) if layers else SMALL
+        assert read_pipeline_layout(text).division(model, 2, 1) is None
+
+    @pytest.mark.parametrize("text", ["Ett|tmtL", "Ettm|ttL"])
+    def test_no_other_layer_stands_behind_them(self, text):
+        with pytest.raises(InvalidQuestion, match="stand behind all others"):
+            read_pipeline_layout(text)
+
+    def test_they_are_all_in_one_stage(self):
+        with pytest.raises(InvalidQuestion, match="must be in one stage"):
+            read_pipeline_layout("Ett|ttm|mL")
+
+    def test_the_first_stage_has_none_in_a_later_chunk(self):
+        # Chunks of two stages: Et|t on the first, t|tmL on the last; then m in the first's second chunk.
+        assert self.division("Et|t|t|tmL", chunks=2) is not None
+        assert self.division("Ett|tt|m|L", chunks=2) is None
+
+    @pytest.mark.parametrize("text", ["Et*3|tmL", "Ett|ttmL", "Et*4|mL"])
+    def test_a_list_is_told_as_it_was_read(self, text):
+        assert read_pipeline_layout(text).told(self.model(), 2, 1) == text
+
+    def test_what_the_search_balances_leaves_them_to_the_head_s_stage(self):
+        assert balanced(0, 2).division(self.model(), 2, 1) == Division(layers=(3, 2), head=1, multi_token=1)
+        assert named("even").division(self.model(), 1, 1) == Division(layers=(5,), head=0, multi_token=0)
