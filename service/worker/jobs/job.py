@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.planners.architecture.multi_token import with_multi_token_prediction
 from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.families.family import Tracing
 from plimsoll.planners.ground.identity import ByIdentity
@@ -67,7 +68,7 @@ class TraceJob:
     into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
     `gradient_dtype` is the format in which gradients are added up, None the stack's own. `reference` is that of a
     frozen model like the own one, with which this one is compared, None where there is none. `evaluation` follows every
-    step that is traced.
+    step that is traced. `multi_token_prediction` counts the layers that predict tokens behind the next one.
     """
 
     model_name: str
@@ -100,6 +101,7 @@ class TraceJob:
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
     kernels: str | None = None
+    multi_token_prediction: int = 0
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
@@ -126,7 +128,7 @@ class TraceJob:
         if self.pipeline_parallel == 1:
             last_layer = number_of_layers(self.config) - 1
             return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
-        distinct = distinct_stages(self._pipeline)
+        distinct = distinct_stages(self.pipeline)
         heaviest = max(self.stages, key=lambda stage: stage.planned_bytes).number
         return tuple(self.stages[number] for number in sorted({*distinct, heaviest}))
 
@@ -134,16 +136,18 @@ class TraceJob:
         """Return the parts of the model that a stage's rank has, in their order: one, if not interleaved."""
         if self.virtual_pipeline == 1:
             return (stage,)
-        chunks = self._pipeline.held(stage.number)
+        chunks = self.pipeline.held(stage.number)
         return tuple(
             replace(stage, first_layer=layers.start, last_layer=layers.stop - 1, chunk=chunk, chunks=len(chunks))
             for chunk, layers in enumerate(chunks)
         )
 
     @property
-    def _pipeline(self) -> Pipeline:
+    def pipeline(self) -> Pipeline:
         """Return the pipeline with the model's blocks divided as the plan has them."""
         model = describe_config(self.config, name=self.model_name)
+        if self.multi_token_prediction:
+            model = with_multi_token_prediction(ByIdentity(model), self.multi_token_prediction)
         forms = load_profile(self.framework).can.pipeline_layouts
         way = pipeline_layouts(self.pipeline_layout, forms, model)[0]
         return Pipeline(ByIdentity(model), self.pipeline_parallel, self.virtual_pipeline, way)

@@ -31,6 +31,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             gradient_dtype=training.get("gradient_dtype"),
             attention=training.get("attention") or "flash",
             kernels=training.get("kernels"),
+            multi_token_prediction=training.get("multi_token_prediction") or 0,
             recompute=layout["recompute"],
             recompute_layers=layout.get("recompute_layers"),
             fused_cross_entropy=bool(layout.get("fused_cross_entropy", False)),

@@ -33,6 +33,7 @@ READ_TRAINING_PARTS = frozenset(
         "method", "lora", "precision", "optimizer", "sequence_length", "global_batch_size", "tokens", "gradient_dtype",
         "optimizer_state_dtype", "micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy",
         "attention", "kernels", "expert_imbalance", "gradient_compression", "evaluation", "companions",
+        "multi_token_prediction",
     }
 )  # fmt: skip
 # The lengths that torch's tensor parallelism divides.

@@ -75,4 +75,41 @@ EXPERTS_LIE_IN_WHOLE_GROUPS = Rule(
         "experts."
     ),
 )
+
+
+def _predicts_more(asked: Asked) -> bool:
+    return asked.job.multi_token_prediction > 0
+
+
+MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES = Rule(
+    broken=lambda asked: _predicts_more(asked) and not asked.stack.runs_own_model(asked.job),
+    pointer="/training/multi_token_prediction",
+    words=lambda asked: (
+        "Multi-token prediction is traced by Megatron-Core's own code, which does not run this job of "
+        f"{asked.job.config.get('model_type')!r}; its plan is held to that code by models that it runs."
+    ),
+)
+
+
+def _has_uneven_stages(asked: Asked) -> bool:
+    """Return whether stages have unlike numbers of layers, or further layers stand elsewhere than the head."""
+    job = asked.job
+    if not _predicts_more(asked) or job.pipeline_parallel == 1:
+        return False
+    division = job.pipeline.division
+    others = list(division.layers)
+    others[division.head] -= job.multi_token_prediction
+    return division.multi_token != division.head or len({*others}) > 1
+
+
+MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES = Rule(
+    broken=_has_uneven_stages,
+    pointer="/layout/pipeline_layout",
+    words="Multi-token prediction is traced in pipelines of like stages, the head's with the further layers, only.",
+)
+MULTI_TOKEN_PREDICTION_IS_TRACED = Rule(
+    broken=_predicts_more,
+    pointer="/training/multi_token_prediction",
+    words="Layers for multi-token prediction run in a trace and not on a device yet.",
+)
 RULES_OF_EXPERTS = (EXPERTS_KEEP_MASTER_WEIGHTS, EXPERTS_NEED_A_SPLIT_SEQUENCE, EXPERTS_LIE_IN_WHOLE_GROUPS)

@@ -12,6 +12,9 @@ from plimsoll.service.worker.jobs.stack import Notes, Replication, Stack
 from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
 from plimsoll.service.worker.stacks.megatron.rules import (
     DIVIDED_STATES_ARE_ADAM_S,
+    MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES,
+    MULTI_TOKEN_PREDICTION_IS_TRACED,
+    MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES,
     NORMS_ARE_NOT_RECOMPUTED_SPLIT,
     PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,
     RULES_OF_EXPERTS,
@@ -43,9 +46,14 @@ STACK = Stack(
         ),
     ),
     rules={
-        Subject.STACK: (PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,),
+        Subject.STACK: (
+            PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,
+            MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES,
+            MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES,
+        ),
         Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT, DIVIDED_STATES_ARE_ADAM_S),
         Subject.EXPERTS: RULES_OF_EXPERTS,
+        Subject.DEVICE: (MULTI_TOKEN_PREDICTION_IS_TRACED,),
     },
     own_code=f"{__package__}.own_code",
 )

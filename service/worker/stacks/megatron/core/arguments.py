@@ -73,6 +73,7 @@ def transformer_config(job: TraceJob) -> Any:
         deallocate_pipeline_outputs=True,
         batch_p2p_comm=job.virtual_pipeline == 1,
         overlap_p2p_comm=job.virtual_pipeline > 1,
+        mtp_num_layers=job.multi_token_prediction or None,
         **_layout(job),
         **_recomputation(job),
         **_experts(job),

@@ -87,6 +87,7 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         finally:
             core.parallel_state.destroy_model_parallel()
             _forget_angles()
+            _forget_losses()
 
 
 def _own_object(gathered: list[Any], own: Any, **_group: Any) -> None:
@@ -215,6 +216,13 @@ class _DummyGradients:
         if tuple(shape) not in self._made:
             self._made[tuple(shape)] = torch.empty(shape, dtype=dtype)
         return self._made[tuple(shape)].detach()
+
+
+def _forget_losses() -> None:
+    """Empty what is added up of further tokens' losses to be logged."""
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+
+    MTPLossLoggingHelper.tracker.clear()
 
 
 def _forget_angles() -> None:

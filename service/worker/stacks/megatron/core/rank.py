@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
@@ -75,7 +76,7 @@ class MegatronRank:
     @property
     def layers_of_chunks(self) -> Sequence[Sequence[Any]]:
         """Return the decoder's layers of each chunk of the rank's stage."""
-        return [list(chunk.module.decoder.layers) for chunk in self._chunks]
+        return [_layers(chunk.module) for chunk in self._chunks]
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
@@ -157,7 +158,9 @@ class MegatronRank:
     def _forward_step(self, _data: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         """Return a micro-batch's output, and what makes a loss of it (pretrain_gpt.py)."""
         batch = self._batch
-        output = model(batch["input_ids"], batch["position_ids"], None, labels=batch["labels"])
+        output = model(
+            batch["input_ids"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
+        )
         return output, functools.partial(_loss, batch["loss_mask"])
 
 
@@ -216,28 +219,39 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
             share_embeddings_and_output_weights=bool(job.config.get("tie_word_embeddings")),
             position_embedding_type="rope",
+            mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec_for_backend(config, layer, modules, vp_stage=chunk),
             vp_stage=chunk,
         )
-        _check_layers(model, part)
+        _check_layers(model, part, number_of_layers(job.config))
         chunks.append(model)
     return chunks
 
 
-def _check_layers(model: Any, part: PipelineStage) -> None:
-    """Raise where Megatron-Core has built other layers than the plan has on a stage: the proof would be another's."""
-    built = [layer.layer_number - 1 for layer in model.decoder.layers]
+def _check_layers(model: Any, part: PipelineStage, num_layers: int) -> None:
+    """Raise where Megatron-Core has built other layers than the plan has on a stage: the proof would be another's.
+
+    Behind the model's `num_layers` a plan counts those that predict further tokens.
+    """
+    further = [num_layers + number for number in range(len(model.mtp.layers))] if model.mtp_process else []
+    built = [*(layer.layer_number - 1 for layer in model.decoder.layers), *further]
     planned = list(range(part.first_layer, part.last_layer + 1))
     if built == planned:
         return
     raise InvalidQuestion(
-        f"Megatron-Core builds {_layers(built)} in chunk {part.chunk} of stage {part.number}, and the plan has "
-        f"{_layers(planned)} there: plan the layout anew, and trace that.",
+        f"Megatron-Core builds {_told(built)} in chunk {part.chunk} of stage {part.number}, and the plan has "
+        f"{_told(planned)} there: plan the layout anew, and trace that.",
         pointer="/layout/pipeline_layout",
     )
 
 
-def _layers(numbers: Sequence[int]) -> str:
+def _told(numbers: Sequence[int]) -> str:
     return f"layers {numbers[0]} to {numbers[-1]}" if numbers else "no layer"
+
+
+def _layers(model: Any) -> list[Any]:
+    """Return the decoder's layers of a chunk, and behind them those that predict further tokens."""
+    further = model.mtp.layers if model.mtp_process else ()
+    return [*model.decoder.layers, *further]
 
 
 def _attention(job: TraceJob) -> Any:

@@ -27,6 +27,7 @@ MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=
 MEGATRON = {"framework": "megatron", "zero_stage": 1}
 NORMS = {"recompute": "selective", "recompute_modules": ("layernorm",)}
 SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
+TWO_STAGES = {"pipeline_parallel": 2, "multi_token_prediction": 1, "accumulation_steps": 2}
 DEALT = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
 
 
@@ -325,6 +326,18 @@ OF_STACKS_THEMSELVES = (
         obeyed=MEGATRON,
     ),
     Example(
+        rule=of_megatron.MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES,
+        pointer="/training/multi_token_prediction",
+        broken={**MEGATRON, "config": config(attention_bias=True), "multi_token_prediction": 1},
+        obeyed={**MEGATRON, "multi_token_prediction": 1},
+    ),
+    Example(
+        rule=of_megatron.MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES,
+        pointer="/layout/pipeline_layout",
+        broken={**MEGATRON, **TWO_STAGES, "pipeline_layout": "Ett|mL"},
+        obeyed={**MEGATRON, **TWO_STAGES, "pipeline_layout": "Et|tmL"},
+    ),
+    Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
         broken={**MEGATRON, **SPLIT, **NORMS, "config": config(attention_bias=True)},
@@ -527,6 +540,12 @@ OF_DEVICES = (
     ),
     Example(rule=devices.REFERENCE_IS_TRACED, pointer="/training/companions", broken=BESIDE),
     Example(rule=devices.EVALUATIONS_ARE_TRACED, pointer="/training/evaluation", broken=EVALUATED),
+    Example(
+        rule=of_megatron.MULTI_TOKEN_PREDICTION_IS_TRACED,
+        pointer="/training/multi_token_prediction",
+        broken={**MEGATRON, "multi_token_prediction": 1},
+        obeyed=MEGATRON,
+    ),
 )
 OF_TRACES = (
     *OF_REQUESTS,

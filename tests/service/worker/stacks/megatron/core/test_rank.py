@@ -8,11 +8,13 @@ from importlib.metadata import version
 import pytest
 import torch
 
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
+from tests.planners.training_cases import events
 from tests.service.worker.cases import config, job, requested_bytes, traced, traced_on_transformers, traced_once
 
 # 256 words need no rows to fill 128 a rank, of one rank or of two; a layer has 46,208 elements (cases.py).
@@ -238,3 +240,71 @@ def test_a_worker_without_the_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "megatron.core", None)
     with pytest.raises(NotYetAvailable, match=r"install plimsoll\[megatron\]"):
         megatron(traced)
+
+
+DENSE = config(vocab_size=2048, hidden_size=512, intermediate_size=1152, num_hidden_layers=4, head_dim=128)
+MIXTURE = DENSE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+class TestMultiTokenPrediction:
+    """Plans held to Megatron-Core's own layers for further tokens; docs/agreement.md says how near others are."""
+
+    def off(self, model, *, layers=1, stage=0, sequence_length=512, recompute="none", **degrees):
+        """Return by how much of it a planned peak lies above the traced one."""
+        stages = degrees.get("pipeline_parallel", 1)
+        asked = {
+            "model": describe_config(model, name="small"),
+            "sequence_length": sequence_length,
+            "global_batch_size": 4 * degrees.get("data_parallel", 1),
+            "multi_token_prediction": layers,
+        }
+        mode = {"none": 0, "full": 2}[recompute]
+        planned = events("megatron", stage=stage, layout={"zero_stage": 1, "recompute": mode, **degrees}, **asked)
+        each = 4 // stages
+        first, last = stage * each, (stage + 1) * each - 1 + (layers if stage == stages - 1 else 0)
+        part = PipelineStage(number=stage, stages=stages, first_layer=first, last_layer=last)
+        ledger = megatron(
+            stage=part if stages > 1 else None,
+            config=model,
+            micro_batch_size=1,
+            accumulation_steps=4,
+            sequence_length=sequence_length,
+            multi_token_prediction=layers,
+            recompute=recompute,
+            pipeline_layout="even" if stages > 1 else None,
+            **{"data_parallel": 1, **degrees},
+        )
+        ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.step > 0]
+        traced_bytes = max(
+            sum(piece.requested_bytes for piece in ledger.peak(start, end).live) for start, end in ranges
+        )
+        return max(event.total for event in planned) / traced_bytes - 1.0
+
+    @pytest.mark.parametrize("layers", [1, 2])
+    def test_a_dense_model_s_peak_is_the_plan_s(self, layers):
+        assert self.off(DENSE, layers=layers) == pytest.approx(0.0, abs=0.0004)
+
+    def test_a_mixture_s_peak_is_the_plan_s(self):
+        assert self.off(MIXTURE) == pytest.approx(0.0, abs=0.0004)
+
+    @pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=["dense", "mixture"])
+    def test_a_pipeline_s_last_stage_has_it_and_the_table_again(self, model):
+        assert self.off(model, stage=1, pipeline_parallel=2) == pytest.approx(0.0, abs=0.0004)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"recompute": "full"},
+            {"tensor_parallel": 2, "sequence_parallel": True},
+            {"context_parallel": 2},
+            {"data_parallel": 2, "shard_group": 2},
+        ],
+        ids=["recomputed", "split", "in a ring", "replicated"],
+    )
+    def test_divided_and_recomputed_it_is_the_plan_s_too(self, changes):
+        assert self.off(DENSE, **changes) == pytest.approx(0.0, abs=0.0004)
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_few_tokens_peak_where_gradients_of_the_vocabulary_meet(self, tied):
+        model = {**DENSE, "vocab_size": 8192, "tie_word_embeddings": tied}
+        assert self.off(model, layers=2, sequence_length=64) == pytest.approx(0.0, abs=0.0004)
