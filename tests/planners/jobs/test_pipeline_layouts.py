@@ -201,7 +201,6 @@ def test_lists_are_read_with_their_repetitions(text: str, layers: tuple[int, ...
         ("|Et|tL", "stage 0 of 3"),
         ("Et|x|tL", "'x' is no block: E is the embedding"),
         ("Et|T|tL", "'T' is no block"),
-        ("Et|tm|L", "multi-token prediction (m) is not planned yet; list the others without it"),
         ("E((t|)*2t|)*3tL", "parentheses within parentheses"),
         ("E(t|t)L", "without *N behind them"),
         ("Et*|tL", "repeat with x*3"),

@@ -230,11 +230,10 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
 def _check_layers(model: Any, part: PipelineStage, num_layers: int) -> None:
     """Raise where Megatron-Core has built other layers than the plan has on a stage: the proof would be another's.
 
-    Behind the model's `num_layers` a plan counts those that predict further tokens.
+    Layers that predict further tokens stand behind the model's `num_layers`.
     """
-    further = [num_layers + number for number in range(len(model.mtp.layers))] if model.mtp_process else []
-    built = [*(layer.layer_number - 1 for layer in model.decoder.layers), *further]
-    planned = list(range(part.first_layer, part.last_layer + 1))
+    built = [layer.layer_number - 1 for layer in model.decoder.layers]
+    planned = list(range(part.first_layer, min(part.last_layer + 1, num_layers)))
     if built == planned:
         return
     raise InvalidQuestion(
