@@ -116,6 +116,12 @@ TRAIN: tuple[RequestOption, ...] = (
         "How many times the mean the busiest rank's tokens are.",
         float,
     ),
+    option(
+        "--multi-token-prediction",
+        "training.multi_token_prediction",
+        "Layers that predict tokens behind the next one.",
+        int,
+    ),
     option("--dp --data-parallel", "layout.data_parallel", "Data parallel degree.", int, LAYOUT_PANEL),
     option("--tp --tensor-parallel", "layout.tensor_parallel", "Tensor parallel degree.", int, LAYOUT_PANEL),
     option("--pp --pipeline-parallel", "layout.pipeline_parallel", "Pipeline parallel degree.", int, LAYOUT_PANEL),

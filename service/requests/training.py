@@ -75,6 +75,7 @@ MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
 MOST_COMPARED = 16
 MOST_COMPANIONS = 8
+MOST_FURTHER_TOKENS = 64
 MOST_EXPERT_IMBALANCE = 10_000.0  # no rank gets more than the tokens of all that share the experts
 
 
@@ -181,6 +182,15 @@ class TrainingPart(Wire):
     fused_cross_entropy: bool | None = None
     attention: AttentionKind = "flash"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
+    multi_token_prediction: Annotated[
+        int,
+        *whole(least=0, most=MOST_FURTHER_TOKENS),
+        Field(
+            description="How many layers predict tokens behind the next one (`--mtp-num-layers`): each is "
+            "a layer of the model's last kind with norms and a matrix of its own, and multiplies by the head again. "
+            "Absent: none, whatever the checkpoint has."
+        ),
+    ] = 0
     gradient_compression: GradientCompression = "none"
     kernels: Annotated[
         KernelKind | None,
@@ -225,8 +235,9 @@ class LayoutPart(Wire):
             description=(
                 "How a pipeline's blocks are divided among its stages: "
                 f"{', '.join(NAMED)}, first=N,last=M (layers of the first and the last stage), or a list of every "
-                "virtual stage's blocks, such as `Et*7|(t*8|)*14t*7L`: E is the embedding, t a layer, L head and "
-                "loss, | begins the next stage, and *N repeats. Absent: the fastest way the framework supports."
+                "virtual stage's blocks, such as `Et*7|(t*8|)*14t*7L`: E is the embedding, t a layer, m one for "
+                "multi-token prediction, L head and loss, | begins the next stage, and *N repeats. Absent: the fastest "
+                "way the framework supports."
             ),
         ),
     ] = None

@@ -19,6 +19,10 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (layout.virtual_pipeline > 1, "accelerate's launcher has no option for virtual pipeline stages."),
         (layout.pipeline_layout not in (None, EVEN), "accelerate's launcher divides a pipeline's layers evenly alone."),
         (layout.recompute != "full", "accelerate's Megatron-LM plugin always recomputes whole layers."),
+        (
+            launch.question.multi_token_prediction > 0,
+            "accelerate's Megatron-LM plugin has no option for multi-token prediction.",
+        ),
         (model_type not in MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),
     )
 

@@ -94,6 +94,7 @@ def _megatron_launch(job: Job) -> Read:
                 "micro_batch_size": values["micro_batch_size"],
                 "global_batch_size": batch,
                 "recompute": _recompute(values),
+                "multi_token_prediction": values.get("multi_token_prediction", 0),
             },
             "layout": {
                 **degrees,

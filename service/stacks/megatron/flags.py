@@ -22,6 +22,7 @@ FLAGS = (
     Flag(names=("num-experts",), field="experts", form="whole"),
     Flag(names=("moe-router-topk",), field="experts_per_token", form="whole"),
     Flag(names=("moe-ffn-hidden-size",), field="expert_intermediate", form="whole"),
+    Flag(names=("mtp-num-layers",), field="multi_token_prediction", form="whole"),
     Flag(names=("seq-length",), field="sequence_length", form="whole"),
     Flag(names=("micro-batch-size",), field="micro_batch_size", form="whole"),
     Flag(names=("global-batch-size",), field="global_batch_size", form="whole"),

@@ -28,6 +28,7 @@ OPTIMIZERS: Mapping[str, Mapping[str, Value]] = {
     "sgd-momentum": {"optimizer": "sgd", "sgd-momentum": 0.9},
 }
 STATE_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8"})  # --exp-avg-dtype
+MULTI_TOKEN_LOSS_FACTOR = 0.1  # the default of --mtp-loss-scaling-factor
 GRADIENT_DTYPES = frozenset({"fp32", "bf16"})  # --main-grads-dtype
 
 
@@ -91,6 +92,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
     question, layout = launch.question, launch.layout
     return {
         **model_options(launch),
+        **_multi_token_options(launch),
         **layout_options(launch),
         **batch_options(launch),
         "train-iters": launch.steps,
@@ -138,6 +140,14 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
         "overlap-grad-reduce": layout.data_parallel > 1,
         "overlap-param-gather": layout.data_parallel > 1 and layout.zero_stage > 0,
     }
+
+
+def _multi_token_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return how many layers predict tokens behind the next one, and the weight of their losses, Megatron-LM's own."""
+    layers = launch.question.multi_token_prediction
+    if not layers:
+        return {}
+    return {**named(FLAGS, multi_token_prediction=layers), "mtp-loss-scaling-factor": MULTI_TOKEN_LOSS_FACTOR}
 
 
 def _dtype_options(launch: TrainingLaunch) -> dict[str, Value]:

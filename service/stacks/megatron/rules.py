@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.service.stacks.megatron.pipelines import counted_blocks, listed_layers
+from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
+from plimsoll.service.stacks.megatron.pipelines import counted_blocks
 from plimsoll.service.workloads.commands.divisors import divisors_text
 
 # Layers are dealt out to other stages than the options that are read say; forks have some of their own for it.
 OTHER_STAGES = re.compile(
     r"pipeline-num-layers|pipeline-stage$|pipeline-split|noop-layers|layer-list"
-    r"|layers-list|standalone-embedding|uneven|heterogeneous|mtp-num-layers"
+    r"|layers-list|standalone-embedding|uneven|heterogeneous"
 )
 VARYING_BATCH = frozenset({"--rampup-batch-size", "--decrease-batch-size-if-needed", "--step-batch-size-schedule"})
 Values = Mapping[str, Any]
@@ -82,13 +83,16 @@ def _of_unlike_stages(values: Values, layers: int, stages: int) -> Iterator[str]
     """
     if "listed_stages" in values:
         try:
-            listed = listed_layers(values)
+            listed = read_pipeline_layout(str(values["listed_stages"]))
         except InvalidQuestion:
             return
-        if len(listed) % stages:
-            yield f"the {len(listed)} stages of --pipeline-model-parallel-layout are no multiple of {stages}"
-        elif sum(listed) != layers:
-            yield f"--pipeline-model-parallel-layout lists {sum(listed)} layers, and --num-layers says {layers}"
+        further, wanted = sum(listed.multi_token), int(values.get("multi_token_prediction") or 0)
+        if len(listed.layers) % stages:
+            yield f"the {len(listed.layers)} stages of --pipeline-model-parallel-layout are no multiple of {stages}"
+        elif sum(listed.layers) != layers:
+            yield f"--pipeline-model-parallel-layout lists {sum(listed.layers)} layers, and --num-layers says {layers}"
+        elif further != wanted:
+            yield f"--pipeline-model-parallel-layout has {further} of m, and --mtp-num-layers says {wanted}"
         return
     ends = [values[field] for field in ("layers_of_first_stage", "layers_of_last_stage") if field in values]
     left, others = layers - sum(map(int, ends)), stages - len(ends)

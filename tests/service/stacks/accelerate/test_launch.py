@@ -136,6 +136,7 @@ def test_megatron_is_handed_the_degrees(tmp_path: Path, monkeypatch: pytest.Monk
         (launch("accelerate", asked={"gradient_dtype": "fp32"}), "no option for gradient_dtype fp32"),
         (launch("accelerate", asked={"optimizer_state_dtype": "bf16"}), "no option for optimizer_state_dtype bf16"),
         (launch("megatron", recompute="selective"), "always recomputes whole layers"),
+        (launch("megatron", recompute="full", asked={"multi_token_prediction": 1}), "multi-token prediction"),
         (launch("megatron", recompute="full", pipeline_parallel=2, virtual_pipeline=2), "virtual pipeline"),
         (launch("deepspeed", data_parallel=8, expert_parallel=2), "MoE layers"),
     ],

@@ -18,6 +18,7 @@ from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.launches import Launch
 from plimsoll.service.workloads.commands.shell import programs
 from plimsoll.service.workloads.objects.pods import Container
+from tests.service.admission.reviews import a_plain_container
 from tests.service.stacks.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 
 # megatron-core compiles small functions with torch.jit as it is imported, and misses Transformer Engine on a machine
@@ -291,6 +292,17 @@ def test_unlike_stages_are_read_back_as_the_plan(layout: dict[str, Any]):
     assert isinstance(read, Launch)
     assert read.request["layout"]["pipeline_layout"] == layout["pipeline_layout"]
     assert read.request["layout"]["virtual_pipeline"] == layout.get("virtual_pipeline", 1)
+
+
+def test_layers_for_further_tokens_are_megatron_cores_and_read_back():
+    given = launch("megatron", data_parallel=4, asked={"multi_token_prediction": 1})
+    assert config(given).mtp_num_layers == 1
+    assert config(given).mtp_loss_scaling_factor == 0.1
+    command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
+    (program,) = programs(Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer=""))
+    read = training_launch(program.words, given.layout.gpus, a_plain_container())
+    assert isinstance(read, Launch)
+    assert read.request["training"]["multi_token_prediction"] == 1
 
 
 def test_torchrun_starts_megatrons_script_with_all_arguments():

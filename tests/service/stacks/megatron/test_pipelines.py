@@ -57,6 +57,10 @@ def test_virtual_stages_are_read_in_all_three_forms(values: dict[str, object], e
     assert virtual_stages({"layers": 6, **values}, 1) == 1
 
 
-def test_a_list_with_predictions_of_more_tokens_is_not_planned():
-    with pytest.raises(InvalidQuestion, match="not planned yet"):
-        told_layout({"listed_stages": "Et|tmL"})
+def test_a_list_with_predictions_of_more_tokens_is_told_as_it_is():
+    assert told_layout({"listed_stages": "Et|tmL"}) == "Et|tmL"
+
+
+def test_a_list_that_names_no_block_is_refused():
+    with pytest.raises(InvalidQuestion, match="'x' is no block"):
+        told_layout({"listed_stages": "Et|txL"})

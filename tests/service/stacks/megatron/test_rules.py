@@ -45,6 +45,12 @@ def read(flags: str, *, each: int = 8, nodes: str = "6"):
             "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*10|t*11L",
             "lists 21 layers, and --num-layers says 32",
         ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*16|t*16mL",
+            "has 1 of m, and --mtp-num-layers says 0",
+        ),
+        # Layers for further tokens stand behind the others, which are dealt out without them.
+        ("--pipeline-model-parallel-size 6 --mtp-num-layers 1", "32 layers do not divide by 6"),
         ("--context-parallel-size 3", "no multiple of 2 x context parallel 3"),
         ("--seq-length 8192", "--seq-length 8192 is above --max-position-embeddings 4096"),
         ("--expert-model-parallel-size 2", "expert parallel 2 needs --num-experts"),
@@ -71,7 +77,7 @@ def test_megatron_refuses_these_arguments(flags: str, reason: str):
         "--tensor-model-parallel-size 8 --global-batch-size 96",
         "--tensor-model-parallel-size 16",  # 8 query groups divide it
         "--pipeline-model-parallel-size 6 --decoder-first-pipeline-num-layers 2",
-        "--pipeline-model-parallel-size 6 --pipeline-model-parallel-layout Et*3|(tt|)*29,m|L",
+        "--pipeline-model-parallel-size 17 --mtp-num-layers 1 --pipeline-model-parallel-layout Et*4|(tt|)*14,m|L",
         "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|(tt|)*14,tL",
         "--pipeline-model-parallel-size 3 --account-for-loss-in-pipeline-split",
         "--global-batch-size 100 --rampup-batch-size 48 48 1000",
