@@ -283,8 +283,8 @@ def _further_tokens(job: Job, joint: BlockWeights) -> str:
     added = layers * (own.block.elements + joint.block.elements)
     return (
         f"Multi-token prediction adds {counted(layers, 'layer')} with {added:,} parameters in all, and another product "
-        "with the head for each. Memory, time, TFLOP/s and utilization count them, as the TFLOP/s that Megatron-LM "
-        "prints do; their stage holds the embedding's table again where it is not the first."
+        f"with the head for each. Memory, time and TFLOP/s count them, as {job.profile.name} counts its own TFLOP/s. "
+        "Their stage holds the embedding's table again where it is not the first."
     )
 
 
