@@ -77,7 +77,7 @@ def test_megatron_refuses_these_arguments(flags: str, reason: str):
         "--tensor-model-parallel-size 8 --global-batch-size 96",
         "--tensor-model-parallel-size 16",  # 8 query groups divide it
         "--pipeline-model-parallel-size 6 --decoder-first-pipeline-num-layers 2",
-        "--pipeline-model-parallel-size 17 --mtp-num-layers 1 --pipeline-model-parallel-layout Et*4|(tt|)*14,m|L",
+        "--pipeline-model-parallel-size 16 --mtp-num-layers 1 --pipeline-model-parallel-layout Et*4|(tt|)*14,mL",
         "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|(tt|)*14,tL",
         "--pipeline-model-parallel-size 3 --account-for-loss-in-pipeline-split",
         "--global-batch-size 100 --rampup-batch-size 48 48 1000",
