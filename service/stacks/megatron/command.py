@@ -97,6 +97,7 @@ def _megatron_launch(job: Job) -> Read:
                 "virtual_pipeline": _virtual_pipeline(values, degrees["pipeline_parallel"]),
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
                 "zero_stage": 1 if values.get("distributed_optimizer") else 0,
+                "overlap": _overlap(values, degrees),
             },
             "framework": "megatron",
         },
@@ -154,6 +155,15 @@ def _recompute(values: Values) -> str | dict[str, int]:
     if values.get("recompute_method") == "block" and "recompute_layers" in values:
         return {"full_layers": int(values["recompute_layers"])}
     return "full"
+
+
+def _overlap(values: Values, degrees: Mapping[str, int]) -> dict[str, bool]:
+    """Return which traffic is to hide; without its option some of tensor-parallel ranks' hides all the same."""
+    kinds = ("gradients", "parameters", "expert_parallel")
+    hidden = {kind: bool(values.get(f"overlap_{kind}")) for kind in kinds}
+    if degrees["tensor_parallel"] > 1 and values.get("overlap_tensor_parallel"):
+        hidden["tensor_parallel"] = True
+    return hidden
 
 
 def _virtual_pipeline(values: Values, pipeline_parallel: int) -> int:

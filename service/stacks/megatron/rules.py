@@ -28,6 +28,7 @@ def broken_rules(values: Values, others: Collection[str], ranks: int | None) -> 
         *_of_layers(values, others),
         *_of_sequence(values),
         *_of_experts(values),
+        *_of_overlap(values, others),
         *(() if ranks is None else _of_ranks(values, others, ranks)),
     )
 
@@ -75,6 +76,22 @@ def _of_experts(values: Values) -> Iterator[str]:
         yield f"expert parallel {degree} needs --num-experts"
     elif degree > 1 and experts % degree:
         yield f"{experts} experts do not divide by {degree}: expert parallel {divisors_text(experts)}"
+
+
+def _of_overlap(values: Values, others: Collection[str]) -> Iterator[str]:
+    """Yield what hiding traffic needs, as transformer_config.py and arguments.py assert it."""
+    if values.get("overlap_tensor_parallel") and not values.get("sequence_parallel"):
+        yield "--tp-comm-overlap needs --sequence-parallel"
+    if not values.get("overlap_expert_parallel"):
+        return
+    flag = "--overlap-moe-expert-parallel-comm"
+    if _degree(values, "expert_parallel") == 1:
+        yield f"{flag} needs --expert-model-parallel-size above 1"
+    uneven = any(UNEVEN_STAGES.search(name) for name in others)
+    if _degree(values, "pipeline_parallel") > 1 and not values.get("virtual_stage_layers") and not uneven:
+        yield f"{flag} in a pipeline needs --num-layers-per-virtual-pipeline-stage"
+    if values.get("recompute") == "full":
+        yield f"{flag} goes without --recompute-granularity full"
 
 
 def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[str]:
