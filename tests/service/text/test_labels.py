@@ -15,14 +15,14 @@ LAYOUT: dict[str, Any] = {
     "virtual_pipeline": 1, "context_parallel": 1, "expert_parallel": 1, "sequence_parallel": True, "zero_stage": 1,
     "shard_group": 2, "offload": "none", "offload_target": "cpu", "micro_batch_size": 1,
     "gradient_accumulation_steps": 32, "recompute": "full", "recompute_layers": None, "activation_offload": False,
-    "fused_cross_entropy": False, "pipeline_schedule": "1f1b",
+    "fused_cross_entropy": False, "pipeline_schedule": "1f1b", "overlap": None,
 }  # fmt: skip
 OTHERS: dict[str, Any] = {
     "framework": "fsdp2", "gpus": 16, "data_parallel": 4, "tensor_parallel": 4, "pipeline_parallel": 4,
     "virtual_pipeline": 2, "context_parallel": 2, "expert_parallel": 2, "sequence_parallel": False, "zero_stage": 3,
     "shard_group": 1, "offload": "optimizer", "offload_target": "nvme", "micro_batch_size": 2,
     "gradient_accumulation_steps": 16, "recompute": "selective", "recompute_layers": 8, "activation_offload": True,
-    "fused_cross_entropy": True, "pipeline_schedule": "gpipe",
+    "fused_cross_entropy": True, "pipeline_schedule": "gpipe", "overlap": {"expert_parallel": True},
 }  # fmt: skip
 DEPLOYMENT: dict[str, Any] = {
     "gpu": "h100", "weights": "bf16", "kv_cache": "bf16", "max_num_batched_tokens": 8192, "max_num_seqs": 256,
