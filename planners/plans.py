@@ -58,6 +58,12 @@ class Layout:
     overlap: HiddenTraffic | None = None
 
 
+def layout_from(fields: Mapping[str, Any]) -> Layout:
+    """Return a layout from the fields of an answer, whichever version gave it."""
+    hidden = fields.get("overlap")
+    return Layout(**{**fields, "overlap": None if hidden is None else HiddenTraffic(**hidden)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryItems:
     """One GPU's bytes at its worst moment, by what they are for."""

@@ -9,7 +9,7 @@ from plimsoll.planners.calibration.training import Observation
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.plans import HiddenTraffic, Layout
+from plimsoll.planners.plans import Layout, layout_from
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.calibrations.report import PeakCheck
@@ -94,6 +94,4 @@ def _planned_run(gpu: Gpu, plan: StoredPlan) -> tuple[TrainingQuestion, Layout, 
         framework=plan.framework,
         **training_fields(TrainingPart.model_validate(plan.request["training"])),
     )
-    hidden = answer["layout"]["overlap"]
-    layout = Layout(**{**answer["layout"], "overlap": None if hidden is None else HiddenTraffic(**hidden)})
-    return question, layout, answer["memory"]["peak_bytes"]
+    return question, layout_from(answer["layout"]), answer["memory"]["peak_bytes"]
