@@ -12,11 +12,26 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenTraffic:
+    """Which traffic of a layout hides behind computation, in whole or in part; false too where there is none.
+
+    `gradients` is their reduction, `parameters` the gathering of those that each rank updated a part of,
+    `expert_parallel` the exchange of tokens with their experts.
+    """
+
+    gradients: bool
+    parameters: bool
+    tensor_parallel: bool
+    expert_parallel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How the work is divided: gpus = data x tensor x pipeline x context.
 
     `recompute_layers` are those of each stage that full recompute covers, None for all. `pipeline_layout` says how a
-    pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
+    pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline. `overlap` says
+    which traffic computation hides; None in answers of versions that did not say.
     """
 
     framework: str
@@ -40,6 +55,13 @@ class Layout:
     fused_cross_entropy: bool
     pipeline_schedule: str = "1f1b"
     pipeline_layout: str | None = None
+    overlap: HiddenTraffic | None = None
+
+
+def layout_from(fields: Mapping[str, Any]) -> Layout:
+    """Return a layout from the fields of an answer, whichever version gave it."""
+    hidden = fields.get("overlap")
+    return Layout(**{**fields, "overlap": None if hidden is None else HiddenTraffic(**hidden)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,20 @@ PESSIMISTIC_GPU_FAILURES_PER_MONTH = 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Which traffic a client wants hidden behind computation, or not hidden; None leaves it to stack and search.
+
+    `gradients` is their reduction, `parameters` the gathering of those that each rank updated a part of,
+    `expert_parallel` the exchange of tokens with their experts.
+    """
+
+    gradients: bool | None = None
+    parameters: bool | None = None
+    tensor_parallel: bool | None = None
+    expert_parallel: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRequest:
     """The degrees a client fixed; the search chooses the others.
 
@@ -61,6 +75,7 @@ class LayoutRequest:
     offload_target: str | None = None
     pipeline_schedule: str | None = None
     pipeline_layout: str | None = None
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

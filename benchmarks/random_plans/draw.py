@@ -15,7 +15,7 @@ from benchmarks.random_plans.layouts import drawn_request
 from benchmarks.random_plans.planning import chosen_layout, planned_memory, proof_request, read_request
 from benchmarks.random_plans.themes import Theme, drawn_theme
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
-from plimsoll.planners.plans import Layout, Memory
+from plimsoll.planners.plans import Layout, Memory, layout_from
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 
 # Of pipelines one more stage than the plan's fullest is traced so often.
@@ -42,7 +42,7 @@ class DrawnPlan:
         return cls(
             number=stored["number"],
             request=stored["request"],
-            layout=Layout(**stored["layout"]),
+            layout=layout_from(stored["layout"]),
             stages=tuple(stored["stages"]),
         )
 

@@ -59,6 +59,7 @@ def layout_as_candidates(layout: Layout) -> Candidates:
                 "tensor_parallel": layout.tensor_parallel,
                 "pipeline_parallel": layout.pipeline_parallel,
                 "virtual_pipeline": layout.virtual_pipeline,
+                "expert_overlap": layout.overlap is not None and layout.overlap.expert_parallel,
                 "context_parallel": layout.context_parallel,
                 "expert_parallel": layout.expert_parallel,
                 "sequence_parallel": layout.sequence_parallel,

@@ -34,8 +34,8 @@ class Ability:
 
     @property
     def field(self) -> str:
-        """Return the name of the field."""
-        return self.pointer.rpartition("/")[2]
+        """Return the name of the field, with the part of the layout or job that it is in."""
+        return self.pointer.split("/", 2)[-1] if self.pointer.count("/") > 1 else self.pointer[1:]
 
     def problem(self, question: TrainingQuestion, profile: Profile) -> str | None:
         """Return the sentence on what a stack cannot do of what is asked, or None."""

@@ -14,6 +14,7 @@ from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
 from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind
+from plimsoll.planners.jobs.overlap import JobOverlap, job_overlap
 from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_layouts
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, load_profile
@@ -77,6 +78,7 @@ class Job:
     offload_target: str
     pipeline_schedule: str
     pipeline_layouts: tuple[PipelineLayout, ...]
+    overlap: JobOverlap
     kernels: str | None
     evaluation: Evaluation | None
     companions: tuple[CompanionJob, ...]
@@ -161,6 +163,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         offload_target=question.layout.offload_target or CPU,
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         pipeline_layouts=pipeline_layouts(question.layout.pipeline_layout, profile.can.pipeline_layouts, model),
+        overlap=job_overlap(question.layout.overlap, profile.overlap),
         kernels=question.kernels,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
 
-CORE_ATTENTION, LAYER_NORM, FEED_FORWARD = "core_attn", "layernorm", "mlp"
+CORE_ATTENTION, LAYER_NORM, FEED_FORWARD, MIXTURE = "core_attn", "layernorm", "mlp", "moe"
 ATTENTION_NORM, FEED_FORWARD_NORM = "attention_norm", "feed_forward_norm"
 LATENT_UP_PROJECTIONS = ("query_up", "key_value_up")
 
@@ -44,13 +44,13 @@ MODULES: Mapping[str, Module] = {
     CORE_ATTENTION: Module(holds=lambda op: op.kind is OperationKind.ATTENTION, discards_outputs=False),
     LAYER_NORM: Module(holds=lambda op: op.name in (ATTENTION_NORM, FEED_FORWARD_NORM), discards_outputs=True),
     FEED_FORWARD: Module(holds=_is_feed_forward, discards_outputs=False),
-    "moe": Module(holds=_is_expert, discards_outputs=False),
+    MIXTURE: Module(holds=_is_expert, discards_outputs=False),
     "moe_act": Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
     "shared_experts": Module(holds=lambda op: _is_of(op, "shared_"), discards_outputs=False),
     "mla_up_proj": Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
 }
 # The norm before these, where it is a module of its own, is left alone: its output is the input that they keep.
-KEEP_THE_NORM_BEFORE = (FEED_FORWARD, "moe")
+KEEP_THE_NORM_BEFORE = (FEED_FORWARD, MIXTURE)
 
 
 def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:

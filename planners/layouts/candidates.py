@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.plans import Layout
+from plimsoll.planners.plans import HiddenTraffic, Layout
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -51,6 +51,7 @@ class Candidates:
     pipeline_layout: IntArray
     context_parallel: IntArray
     expert_parallel: IntArray
+    expert_overlap: BoolArray
     sequence_parallel: BoolArray
     zero_stage: IntArray
     shard_group: IntArray
@@ -96,6 +97,7 @@ class Candidates:
         offload_target: str,
         pipeline_schedule: str,
         pipeline_layout: str | None = None,
+        overlap: HiddenTraffic | None = None,
     ) -> Layout:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told."""
         full_layers = int(self.full_layers[index])
@@ -121,6 +123,7 @@ class Candidates:
             fused_cross_entropy=bool(self.fused_cross_entropy[index]),
             pipeline_schedule=pipeline_schedule,
             pipeline_layout=pipeline_layout,
+            overlap=overlap,
         )
 
 
@@ -185,6 +188,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "pipeline_layout": 0,
         "context_parallel": 1,
         "expert_parallel": 1,
+        "expert_overlap": False,
         "sequence_parallel": False,
         "zero_stage": 0,
         "offload": 0,
@@ -217,4 +221,21 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         offload_target=job.offload_target,
         pipeline_schedule=job.pipeline_schedule,
         pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
+        overlap=_hidden_traffic(layouts.take([index]), job),
+    )
+
+
+def hides_tensor_traffic(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where tensor-parallel traffic comes in pieces that matrix products can wait for one by one."""
+    return layouts.sequence_parallel & np.bool_(job.overlap.tensor_parallel and job.attention == "flash")
+
+
+def _hidden_traffic(one: Candidates, job: Job) -> HiddenTraffic:
+    """Return which traffic of one layout computation hides."""
+    has_replicas = bool(one.data_parallel[0] * one.context_parallel[0] > 1)
+    return HiddenTraffic(
+        gradients=has_replicas and job.overlap.gradients,
+        parameters=has_replicas and bool(one.zero_stage[0] > 0) and job.overlap.parameters,
+        tensor_parallel=bool(one.tensor_parallel[0] > 1 and hides_tensor_traffic(one, job)[0]),
+        expert_parallel=bool(one.expert_overlap[0]),
     )

@@ -54,6 +54,21 @@ def over_expert_degrees(mesh: dict[str, IntArray], question: TrainingQuestion, j
     return {name: values[forms] for name, values in spread.items()}
 
 
+def paired_fraction(pipeline_parallel: IntArray, virtual_pipeline: IntArray, micro_batches: IntArray) -> FloatArray:
+    """Return the part of a step's passes that run beside another micro-batch's, where the exchange is to be hidden.
+
+    A chunk's forward pass runs beside the backward pass of another once the pipeline is warm; on the last stage, which
+    the others wait for, that takes one round of each chunk but one, and one more so that no pass waits for its pair.
+    The backward passes that are left at the end have no pair either.
+
+    Source: NVIDIA/Megatron-LM core_v0.16.1, core/pipeline_parallel/schedules.py, get_pp_rank_microbatches, and
+    combined_1f1b.py.
+    """
+    alone = (virtual_pipeline - 1) * pipeline_parallel + 1
+    paired: FloatArray = np.maximum(1.0 - alone / np.maximum(micro_batches * virtual_pipeline, 1), 0.0)
+    return paired
+
+
 def ranks_form_groups(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the ranks that may share experts make up whole groups of the degree."""
     replicas = layouts.data_parallel * layouts.context_parallel

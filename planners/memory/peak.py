@@ -20,7 +20,7 @@ from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
-from plimsoll.planners.memory.runtime import runtime_bytes
+from plimsoll.planners.memory.runtime import runtime_bytes, tensor_overlap_bytes
 from plimsoll.planners.memory.steps.events import Events
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.steps.step import ITEMS
@@ -209,7 +209,7 @@ def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
 
 
 def _runtime(layouts: Candidates, job: Job) -> FloatArray:
-    runtime: FloatArray = np.ceil(runtime_bytes(layouts, job.profile.runtime))
+    runtime: FloatArray = np.ceil(runtime_bytes(layouts, job.profile.runtime) + tensor_overlap_bytes(layouts, job))
     return runtime
 
 

@@ -1,11 +1,15 @@
-"""What a GPU holds outside the allocator: context, library workspaces, communicators."""
+"""What a GPU holds outside the allocator: context, library workspaces, communicators and their buffers."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.stacks.records import RuntimeBytes
+
+FP8_BYTES = 1
 
 
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
@@ -25,6 +29,22 @@ def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
     if runtime.world_communicators:
         total = total + runtime.world_communicators * _communicator_bytes(layouts.gpus, runtime)
     return total
+
+
+def tensor_overlap_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the buffers of an overlap of tensor-parallel traffic that a job asks for, each as large as a sequence.
+
+    Transformer Engine registers one for each collective of a layer, six of ten in fp8 where products are
+    (pytorch/module/base.py, initialize_ub; Megatron-LM, training/initialize.py, _initialize_tp_communicators).
+    """
+    overlap = job.profile.overlap
+    if not job.overlap.asks_tensor_parallel or not overlap.tensor_parallel_buffers:
+        return NO_BYTES
+    size, quantized = job.precision.compute_bytes, overlap.tensor_parallel_fp8_buffers
+    width = FP8_BYTES if job.precision.compute_format == "fp8" else size
+    each = (overlap.tensor_parallel_buffers - quantized) * size + quantized * width
+    whole = layouts.local_tokens(job.sequence_length) * (job.model.hidden_size * each)
+    return np.where(layouts.tensor_parallel > 1, whole, 0.0)
 
 
 def _communicator_bytes(ranks: IntArray, runtime: RuntimeBytes) -> IntArray:

@@ -15,7 +15,12 @@ from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
-from plimsoll.planners.search.bases import are_chunks_finer, only, with_pipeline_layouts
+from plimsoll.planners.search.bases import (
+    are_chunks_finer,
+    only,
+    with_expert_overlap,
+    with_pipeline_layouts,
+)
 from plimsoll.planners.search.rules.fields import DEGREES
 from plimsoll.planners.stacks.records import Capabilities
 
@@ -25,6 +30,7 @@ MICRO_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
+NOT_HIDDEN: BoolArray = np.zeros(1, dtype=bool)
 PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
 
 
@@ -64,8 +70,10 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray) -> Grid
     sizes = np.array(axes.micro_batch_sizes, dtype=np.int64)
     bases = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
     bases["micro_batch_size"] = np.tile(sizes, axes.mesh["data_parallel"].size)
+    bases["is_smaller_group"] = np.repeat(axes.repeats_whole_group, sizes.size)
+    bases = with_expert_overlap(bases, question, job)
     grid = grid_over(question, job, bases, choices_of(question, job))
-    is_smaller_group = np.repeat(axes.repeats_whole_group, sizes.size)
+    is_smaller_group = bases["is_smaller_group"]
     return replace(grid, distinct=grid.distinct & ~(is_smaller_group & (grid.layouts.zero_stage == 0)))
 
 
@@ -95,12 +103,18 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     is_searched = question.recompute is None
     is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
     degrees = {name: bases[name] for name in (*DEGREES, "pipeline_layout", "micro_batch_size")}
+    hides_exchange = bases["expert_overlap"].astype(bool) if "expert_overlap" in bases else NOT_HIDDEN
+    is_repeated = _repeated(modes, full_layers, is_whole)
+    if hides_exchange is not NOT_HIDDEN and is_searched:
+        # Layers that are computed again as one have no parts to pair.
+        is_repeated = is_repeated | (hides_exchange & (modes == FULL))
     return grid_of(
         Candidates(
             **degrees,
             # Stage 0 shards nothing, so that a group means nothing to it.
             shard_group=np.where(zero_stage == 0, bases["data_parallel"], bases["shard_group"]),
             sequence_parallel=bases["sequence_parallel"].astype(bool),
+            expert_overlap=hides_exchange,
             zero_stage=zero_stage,
             offload=offload,
             activation_offload=activation_offload.astype(bool),
@@ -108,7 +122,7 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
             full_layers=full_layers,
             fused_cross_entropy=np.array(choices.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
         ),
-        np.asarray(~_repeated(modes, full_layers, is_whole)),
+        np.asarray(~is_repeated),
     )
 
 

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.pipeline_layouts import BLOCKS_BESIDE_LAYERS, worthwhile
-from plimsoll.planners.layouts.candidates import BoolArray, IntArray
+from plimsoll.planners.jobs.recompute_modules import MIXTURE
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
-from plimsoll.planners.layouts.experts import expert_degrees, replicas_form_groups
+from plimsoll.planners.layouts.experts import expert_counts, expert_degrees, paired_fraction, replicas_form_groups
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
 
@@ -77,6 +80,36 @@ def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first
     return {**spread, "pipeline_layout": np.concatenate(taken) if taken else place}
 
 
+def with_expert_overlap(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with and without an exchange with experts that computation hides, where there is a choice.
+
+    Without one they say nothing of it. What is asked for goes with all of them: the rules tell where it cannot be.
+    """
+    choices = expert_overlap_choices(question, job)
+    if len(choices) == 1:
+        return {**bases, "expert_overlap": np.ones_like(bases["expert_parallel"])} if choices[0] else bases
+    stages, chunks = bases["pipeline_parallel"], bases["virtual_pipeline"]
+    micro_batches = question.global_batch_size // (bases["data_parallel"] * bases["micro_batch_size"])
+    can = (bases["expert_parallel"] > 1) & ((stages == 1) | (chunks > 1))
+    again = np.flatnonzero(can & (paired_fraction(stages, chunks, micro_batches) > 0.0))
+    index = np.concatenate([np.arange(stages.size), again])
+    hidden = np.concatenate([np.zeros(stages.size, dtype=np.int64), np.ones(again.size, dtype=np.int64)])
+    order = np.argsort(index, kind="stable")
+    return {**only(bases, index[order]), "expert_overlap": hidden[order]}
+
+
+def expert_overlap_choices(question: TrainingQuestion, job: Job) -> tuple[bool, ...]:
+    """Return whether to hide the exchange with experts: what was asked for, or both where the job's layouts can."""
+    choices = job.overlap.expert_parallel
+    asked = question.layout.overlap
+    if asked is not None and asked.expert_parallel is not None:
+        return choices
+    recomputes = question.recompute is not None and question.recompute.mode == RECOMPUTE_MODES[FULL]
+    if recomputes or MIXTURE in job.recompute_modules or job.precision.compute_bytes == FP32_BYTES:
+        return (False,)
+    return choices if expert_counts(job.model) else (False,)
+
+
 def only(bases: Mapping[str, IntArray], kept: BoolArray | IntArray) -> Bases:
     """Return some of the bases."""
     return {name: values[kept] for name, values in bases.items()}
@@ -107,13 +140,14 @@ def most_chunks(bases: Bases, question: TrainingQuestion, job: Job) -> IntArray:
 
 
 def with_stages(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
-    """Return the bases with every number of virtual stages, and every way to divide them that is worth trying."""
+    """Return the bases with every number of virtual stages, every way to divide them worth trying, and overlap."""
     most, fixed = most_chunks(bases, question, job), question.layout.virtual_pipeline
     every = _times(
         {**bases, "most": most}, "virtual_pipeline", _fixed_or(fixed, list(range(1, int(most.max(initial=1)) + 1)))
     )
     is_able = every["virtual_pipeline"] <= every.pop("most")
-    return with_pipeline_layouts(_where(every, is_able & are_chunks_finer(every, question, job)), job)
+    divided = with_pipeline_layouts(_where(every, is_able & are_chunks_finer(every, question, job)), job)
+    return with_expert_overlap(divided, question, job)
 
 
 def are_chunks_finer(bases: Mapping[str, IntArray], question: TrainingQuestion, job: Job) -> BoolArray:

@@ -22,7 +22,15 @@ from plimsoll.planners.layouts.candidates import FULL, NONE, FloatArray, IntArra
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
-from plimsoll.planners.search.bases import Bases, every_base, most_chunks, only, with_shard_groups, with_stages
+from plimsoll.planners.search.bases import (
+    Bases,
+    every_base,
+    expert_overlap_choices,
+    most_chunks,
+    only,
+    with_shard_groups,
+    with_stages,
+)
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.objectives import objective_of
 from plimsoll.planners.search.pool import Pool, alike, evaluated
@@ -98,6 +106,8 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     # A list of blocks says how many virtual stages there are.
     says = question.layout.virtual_pipeline is not None or question.layout.pipeline_layout is not None
     is_plain = (staged["virtual_pipeline"] == 1) | says
+    if "expert_overlap" in staged and len(expert_overlap_choices(question, beyond.job)) > 1:
+        is_plain &= staged["expert_overlap"] == 0
     least = with_shard_groups(only(staged, is_plain), question, beyond.job)
     if not least["gpus"].size:
         return None
@@ -140,8 +150,10 @@ def _least_seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     """Return the least that each base can take: its passes, by any stages where it has none yet."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
     chunks, efficiency = most_chunks(bases, question, job), efficiency_on(job.profile.name, hardware)
-    undivided = {"virtual_pipeline": np.ones_like(chunks), "pipeline_layout": np.zeros_like(chunks)}
-    every = {**undivided, **bases, "shard_group": bases["data_parallel"]}
+    undivided: Bases = {"virtual_pipeline": np.ones_like(chunks), "pipeline_layout": np.zeros_like(chunks)}
+    if any(expert_overlap_choices(question, job)):
+        undivided["expert_overlap"] = (bases["expert_parallel"] > 1).astype(np.int64)
+    every = {**(undivided if "pipeline_layout" not in bases else {}), **bases, "shard_group": bases["data_parallel"]}
 
     def passes(grid: Grid, index: IntArray) -> FloatArray:
         if "pipeline_layout" in bases:

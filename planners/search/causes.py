@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 from plimsoll.planners.ground.figures import counted, duration, figure
 from plimsoll.planners.ground.hardware import Hardware
@@ -169,11 +170,16 @@ def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
     """Yield what the request fixed and this layout has otherwise."""
     for field in sorted(named_fields(question)):
-        part = question if field in TRAINING_FIELDS else question.layout
-        wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
-        has = getattr(other.layout, field)
+        name = field.rpartition("/")[2]
+        part: Any = question if field in TRAINING_FIELDS else question.layout
+        planned: Any = other.layout
+        if name != field:
+            part, planned = question.layout.overlap, other.layout.overlap
+        wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, name, None)
+        has = getattr(planned, name)
         if wanted is not None and wanted != has:
-            yield ("request", field, f"The request fixes {field} {_wire(wanted)}, and this layout has {_wire(has)}.")
+            fixed = f"{field.replace('/', '.')} {_wire(wanted)}"
+            yield ("request", field, f"The request fixes {fixed}, and this layout has {_wire(has)}.")
     if question.framework not in ("any", other.layout.framework):
         detail = f"The request fixes framework {question.framework}, and this layout runs on {other.layout.framework}."
         yield ("request", "framework", detail)

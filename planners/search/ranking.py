@@ -126,6 +126,7 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.context_parallel > 1,
         layouts.tensor_parallel > 1,
         layouts.expert_parallel > 1,
+        layouts.expert_overlap,
         layouts.sequence_parallel,
         layouts.shard_group != layouts.data_parallel,
         layouts.offload > 0,
@@ -138,12 +139,16 @@ def complexity(layouts: Candidates) -> FloatArray:
     )
 
 
+# Axes that bases have once they are divided into stages, and what of each is no moving part.
+LATER_AXES = (("virtual_pipeline", 1), ("pipeline_layout", 0), ("expert_overlap", 0))
+
+
 def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:
     """Return how many moving parts all layouts have at the least that are made of a mesh."""
     return _count(
         *(bases[name] > 1 for name in ("pipeline_parallel", "context_parallel", "tensor_parallel", "expert_parallel")),
         bases["sequence_parallel"] > 0,
-        *(bases[name] > least for name, least in (("virtual_pipeline", 1), ("pipeline_layout", 0)) if name in bases),
+        *(bases[name] > least for name, least in LATER_AXES if name in bases),
     )
 
 

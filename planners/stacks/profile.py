@@ -29,6 +29,7 @@ from plimsoll.planners.stacks.records import (
     LossPath,
     ModelCode,
     OutsideStep,
+    Overlaps,
     Placement,
     RunAhead,
     RuntimeBytes,
@@ -79,6 +80,7 @@ class Profile:
     frozen_base: FrozenBase
     models: ModelCode
     can: Capabilities
+    overlap: Overlaps
     band: ErrorBand
     runtime: RuntimeBytes
     optimizer_transient_copies: int

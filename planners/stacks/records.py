@@ -308,6 +308,25 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overlaps:
+    """Whether traffic hides behind computation: the choices that a stack offers, its default first.
+
+    With one choice a client cannot choose. `expert_parallel` may be the search's to choose. `tensor_parallel_kernels`
+    are those with which tensor-parallel traffic can be asked to hide, empty for all; asked for, it takes
+    `tensor_parallel_buffers` as large as a micro-batch's residual stream, undivided, `tensor_parallel_fp8_buffers` of
+    them in fp8 where products are. How much is hidden says the stack's `timing.toml`.
+    """
+
+    gradients: tuple[bool, ...]
+    parameters: tuple[bool, ...]
+    tensor_parallel: tuple[bool, ...]
+    tensor_parallel_kernels: tuple[str, ...]
+    tensor_parallel_buffers: int
+    tensor_parallel_fp8_buffers: int
+    expert_parallel: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenBase:
     """Whether weights that do not learn are held in fp32 under mixed precision, or in its 16 bits, and why.
 

@@ -81,8 +81,11 @@ class StackEfficiency:
     weights hides behind the next forward pass.
     `network_fraction` multiplies the GPU's own, `data_hop_multiple` the common latency of a hop between nodes.
     `attention_multiple` is the speed of the stack's attention kernel beside the generation's best.
+    `measured_tensor_overlap` says whether runs of the stack itself show how much of tensor-parallel traffic hides.
     Tensor-parallel traffic overlaps only under sequence parallelism, which is when
     it comes in pieces that matrix products can wait for one by one.
+    `expert_overlap_cost_fraction` is what computation loses of the time of an exchange with experts beside it, where a
+    layout hides that (`planners/timing/experts.py`).
     `exposed_sends` counts the sends of a micro-batch across a stage's boundary
     that nothing hides. `gather_calls` is how many calls gather one layer's
     weights. `adds_gradients_in_products` marks stacks whose weight-gradient
@@ -109,7 +112,9 @@ class StackEfficiency:
     data_overlap_fraction: float
     gather_overlap_fraction: float
     tensor_overlap_fraction: float
+    measured_tensor_overlap: bool
     expert_overlap_fraction: float
+    expert_overlap_cost_fraction: float
     exposed_sends: float
     gather_calls: int
     adds_gradients_in_products: bool

@@ -13,7 +13,7 @@ from plimsoll.planners.architecture import Part
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
-from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks, paired_fraction
 from plimsoll.planners.timing.efficiency import Efficiency
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
@@ -73,6 +73,29 @@ def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, e
 def expert_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return all exchanges of a layer with experts in one micro-batch, hidden or not."""
     return exchanges_per_layer(layouts, job) * expert_exchange_seconds(layouts, job, hardware, efficiency)
+
+
+def exposed_exchange_seconds(
+    exchange: FloatArray, computation: FloatArray, layouts: Candidates, job: Job, efficiency: Efficiency
+) -> FloatArray:
+    """Return what computation does not hide of a layer's exchanges in one micro-batch.
+
+    Where a layout hides them, the exchanges of one micro-batch's forward and another's backward pass run beside the
+    `computation` of both: what is longer than that stays exposed. Meanwhile the kernels that send have a part of the
+    GPU's processors, so that so much of the time that is hidden comes back as slower computation. Passes without a pair
+    hide nothing.
+
+    Source: NVIDIA/Megatron-LM, docs/user-guide/features/moe_a2a_overlap.md (DeepSeek-V3 on H100: 20 of 132 processors
+    cost about a fifth of the products' speed); DeepSeek-AI 2024, section 3.2.2, arXiv:2412.19437.
+    """
+    stack = efficiency.stack
+    plain = exchange * (1.0 - stack.expert_overlap_fraction)
+    if not layouts.expert_overlap.any():
+        return plain
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    paired = paired_fraction(layouts.pipeline_parallel, layouts.virtual_pipeline, micro_batches)
+    beside = np.maximum(exchange - computation, stack.expert_overlap_cost_fraction * exchange)
+    return np.where(layouts.expert_overlap, paired * beside + (1.0 - paired) * exchange, plain)
 
 
 def tensor_traffic_multiple(part: BlockWeights, layouts: Candidates, job: Job) -> FloatArray:

@@ -17,13 +17,14 @@ import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray, hides_tensor_traffic
 from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
 from plimsoll.planners.plans import StageStep
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import (
     expert_seconds_per_layer,
+    exposed_exchange_seconds,
     has_experts,
     recomputed_share,
     tensor_traffic_multiple,
@@ -73,7 +74,7 @@ def micro_batch_pace(
     slowest = stages(layouts, job).of_slowest(tuple(layer.seconds for layer in layers), end)
     accumulation = _accumulation_seconds(layouts, job, hardware, efficiency)
     everything = sum(
-        (part.block.repeats * layer.seconds for part, layer in zip(parts, layers, strict=True)), job.model.heads * end
+        (part.block.repeats * layer.unpaired for part, layer in zip(parts, layers, strict=True)), job.model.heads * end
     )
 
     def together(name: str) -> FloatArray:
@@ -81,6 +82,9 @@ def micro_batch_pace(
         every = zip(slowest.layers_of_kind, layers, strict=True)
         return functools.reduce(operator.add, (count * getattr(layer, name) for count, layer in every))
 
+    own = slowest.seconds
+    if layouts.expert_overlap.any():
+        own = np.where(layouts.expert_overlap, together("unpaired") + slowest.heads * end, own)
     return Pace(
         forward=together("forward") + slowest.heads * head.forward,
         backward=together("backward") + slowest.heads * head.backward + accumulation,
@@ -88,7 +92,7 @@ def micro_batch_pace(
         exchange=together("exchange"),
         context_exchange=together("context_exchange"),
         expert_exchange=together("expert_exchange"),
-        fill=np.maximum(everything - slowest.seconds, 0.0) + (layouts.pipeline_parallel - 1) * accumulation,
+        fill=np.maximum(everything - own, 0.0) + (layouts.pipeline_parallel - 1) * accumulation,
     )
 
 
@@ -125,7 +129,10 @@ def host_seconds_per_layer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """One layer of a kind and one micro-batch on one rank, waiting for the host included; `seconds` are all parts."""
+    """One layer of a kind and one micro-batch on one rank, waiting for the host included; `seconds` are all parts.
+
+    `unpaired` are those of passes that no other micro-batch's run beside, which hide no exchange with experts.
+    """
 
     forward: FloatArray
     backward: FloatArray
@@ -134,6 +141,7 @@ class _Layer:
     context_exchange: FloatArray
     expert_exchange: FloatArray
     seconds: FloatArray
+    unpaired: FloatArray
 
 
 def _layer(
@@ -146,18 +154,22 @@ def _layer(
     own = layer_seconds(part, layouts, job, hardware, efficiency)
     again = np.where(layouts.recompute == SELECTIVE, own.selective_recompute, 0.0)
     recompute = np.where(layouts.recompute == FULL, recomputed_share(layouts, job) * own.forward, again)
-    overlaps = layouts.sequence_parallel & np.bool_(job.attention == "flash")
-    exposed = 1.0 - np.where(overlaps, efficiency.stack.tensor_overlap_fraction, 0.0)
+    exposed = 1.0 - np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
     tensor = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed
-    to_experts = np.zeros(1)
+    exchange = to_experts = np.zeros(1)
+    computed = own.forward + own.backward + recompute
     if has_experts(part):
         tensor = tensor * tensor_traffic_multiple(part, layouts, job)
-        to_experts = expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
-            1.0 - efficiency.stack.expert_overlap_fraction
-        )
+        exchange = expert_seconds_per_layer(layouts, job, hardware, efficiency)
+        to_experts = exposed_exchange_seconds(exchange, computed, layouts, job, efficiency)
     context = context_seconds_per_layer(layouts, job, groups, own.attention)
-    busy = own.forward + own.backward + recompute + tensor + context + to_experts
-    waiting = np.maximum(host_seconds_per_layer(part, layouts, hardware, efficiency) - busy, 0.0)
+    host = host_seconds_per_layer(part, layouts, hardware, efficiency)
+    busy = computed + tensor + context + to_experts
+    waiting = np.maximum(host - busy, 0.0)
+    seconds = unpaired = busy + waiting
+    if layouts.expert_overlap.any():
+        alone = np.maximum(computed + tensor + context + exchange, host)
+        unpaired = np.where(layouts.expert_overlap, alone, seconds)
     return _Layer(
         forward=own.forward + waiting / 3.0,
         backward=own.backward + waiting * (2.0 / 3.0),
@@ -165,7 +177,8 @@ def _layer(
         exchange=tensor,
         context_exchange=context,
         expert_exchange=to_experts,
-        seconds=busy + waiting,
+        seconds=seconds,
+        unpaired=unpaired,
     )
 
 
@@ -183,7 +196,7 @@ def _joint(
     own = layer_seconds(part, layouts, job, hardware, efficiency)
     recompute = np.where(layouts.recompute == FULL, own.forward, 0.0)
     exchange = JOINT_TRAFFIC * tensor_parallel_seconds_per_layer(layouts, job, groups)
-    nothing = np.zeros(1)
+    nothing, seconds = np.zeros(1), own.forward + own.backward + recompute + exchange
     return _Layer(
         forward=own.forward,
         backward=own.backward,
@@ -191,7 +204,8 @@ def _joint(
         exchange=exchange,
         context_exchange=nothing,
         expert_exchange=nothing,
-        seconds=own.forward + own.backward + recompute + exchange,
+        seconds=seconds,
+        unpaired=seconds,
     )
 
 

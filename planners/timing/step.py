@@ -240,9 +240,9 @@ def _exposed_data_parallel(
     stack = efficiency.stack
     seconds = data_parallel_seconds(layouts, job, groups, efficiency)
     hideable = np.where(layouts.zero_stage >= 2, compute, pace.backward)
-    hidden = np.minimum(seconds, hideable) * stack.data_overlap_fraction
+    hidden = np.minimum(seconds, hideable) * (stack.data_overlap_fraction if job.overlap.gradients else 0.0)
     gather = update_gather_seconds(layouts, job, groups, efficiency)
-    behind = np.minimum(gather, pace.forward) * stack.gather_overlap_fraction
+    behind = np.minimum(gather, pace.forward) * (stack.gather_overlap_fraction if job.overlap.parameters else 0.0)
     result: FloatArray = seconds - hidden + gather - behind
     return result
 

@@ -94,6 +94,8 @@ def _choices(layout: Layout) -> Iterator[str]:
         yield "sequence parallel"
     if layout.virtual_pipeline > 1:
         yield f"{layout.virtual_pipeline} virtual stages per GPU"
+    if layout.overlap is not None and layout.overlap.expert_parallel:
+        yield "exchange with experts overlapped"
     if layout.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
         yield f"schedule {layout.pipeline_schedule}"
     # These two are as even as can be.
@@ -146,7 +148,7 @@ def _memory(told: Told) -> Iterator[str]:
 
 
 def _time(told: Told) -> Iterator[str]:
-    efficiency, stack = told.efficiency, told.efficiency.stack
+    efficiency = told.efficiency
     low, high = efficiency.band(experts=bool(told.question.model.experts_per_token))
     yield (
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
@@ -157,17 +159,39 @@ def _time(told: Told) -> Iterator[str]:
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
     yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
     yield from _unmeasured_utilization(told)
+    yield from _overlap(told)
+    yield from _attention(told)
+
+
+def _overlap(told: Told) -> Iterator[str]:
+    """Yield which traffic hides behind computation, how much of it, and what that costs."""
+    stack, job, layout = told.efficiency.stack, told.job, told.layout
+    pairs = layout.overlap is not None and layout.overlap.expert_parallel
     parts = {
-        "data-parallel traffic": stack.data_overlap_fraction,
-        "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
-        "the exchange with experts": stack.expert_overlap_fraction,
+        "data-parallel traffic": stack.data_overlap_fraction if job.overlap.gradients else 0.0,
+        "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction
+        if job.overlap.tensor_parallel
+        else 0.0,
+        "the exchange with experts": 0.0 if pairs else stack.expert_overlap_fraction,
     }
     hidden = [f"{fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
+    if pairs:
+        yield (
+            "The exchange with experts runs beside another micro-batch's computation, which loses "
+            f"{stack.expert_overlap_cost_fraction:.0%} of that time to the kernels that send; passes without a pair "
+            "hide nothing. More memory is reserved for the second stream than is counted."
+        )
     if hidden:
         yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
-    else:
+    elif not pairs:
         yield "No traffic overlaps compute."
-    yield from _attention(told)
+    if not job.overlap.parameters and layout.zero_stage > 0:
+        yield "The gathering of updated parameters overlaps nothing."
+    if job.overlap.asks_tensor_parallel and not stack.measured_tensor_overlap:
+        yield (
+            f"No timed run of {job.profile.name} that hides tensor-parallel traffic was fitted: it is assumed to hide "
+            "as much as of the stacks whose runs were. What its buffers hold is not counted."
+        )
 
 
 def _unmeasured_utilization(told: Told) -> Iterator[str]:
@@ -207,12 +231,13 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         "sequence_parallel": layout.sequence_parallel,
         "virtual_pipeline": layout.virtual_pipeline > 1 and layout.virtual_pipeline,
         "pipeline_layout": layout.pipeline_layout not in (None, _plain_stages(told)) and layout.pipeline_layout,
+        "overlap/expert_parallel": layout.overlap is not None and layout.overlap.expert_parallel,
         "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
         "recompute": layout.recompute != "none" and layout.recompute,
         "fused_cross_entropy": layout.fused_cross_entropy,
     }
     chosen = [
-        f"{field} {str(value).lower() if isinstance(value, bool) else value}"
+        f"{field.replace('/', '.')} {str(value).lower() if isinstance(value, bool) else value}"
         for field, value in switched.items()
         if value is not False and field not in named
     ]

@@ -9,7 +9,7 @@ from plimsoll.planners.calibration.training import Observation
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.plans import Layout
+from plimsoll.planners.plans import Layout, layout_from
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.calibrations.report import PeakCheck
@@ -17,7 +17,7 @@ from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body
 from plimsoll.service.requests.calibration import CalibrationRun, MeasuredJob
-from plimsoll.service.requests.training import TrainingPart, training_fields
+from plimsoll.service.requests.training import LayoutPart, TrainingPart, training_fields
 
 
 def measured_job(
@@ -61,7 +61,7 @@ def _described_run(gpu: Gpu, job: MeasuredJob | None, models: ModelResolver) -> 
             gpus=GpuCount(minimum=job.gpus, maximum=job.gpus),
             gpus_per_node=job.gpus_per_node or gpu.gpus_per_node,
         ),
-        layout=LayoutRequest(**job.layout.model_dump()),
+        layout=job.layout.to_layout_request(),
         framework=job.framework,
         **training_fields(job.training),
     )
@@ -90,7 +90,8 @@ def _planned_run(gpu: Gpu, plan: StoredPlan) -> tuple[TrainingQuestion, Layout, 
             reserve_bytes=hardware["reserve_bytes"],
             used_bytes=hardware["used_bytes"],
         ),
+        layout=LayoutRequest(overlap=LayoutPart.model_validate(plan.request["layout"]).to_layout_request().overlap),
         framework=plan.framework,
         **training_fields(TrainingPart.model_validate(plan.request["training"])),
     )
-    return question, Layout(**answer["layout"]), answer["memory"]["peak_bytes"]
+    return question, layout_from(answer["layout"]), answer["memory"]["peak_bytes"]

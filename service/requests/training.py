@@ -35,6 +35,7 @@ from plimsoll.planners.questions import (
     LayoutRequest,
     Lora,
     NamedLayout,
+    Overlap,
     Recompute,
     Resilience,
     TrainingQuestion,
@@ -210,6 +211,22 @@ class TrainingPart(Wire):
     ] = ()
 
 
+class OverlapPart(Wire):
+    """Whether traffic hides behind computation; absent: as the framework does, or as the search chooses."""
+
+    gradients: Annotated[bool | None, Field(description="Their reduction, behind the backward pass.")] = None
+    parameters: Annotated[
+        bool | None, Field(description="The gathering of updated parameters, behind the next forward pass.")
+    ] = None
+    tensor_parallel: Annotated[
+        bool | None, Field(description="Tensor-parallel traffic, behind the products that it feeds and follows.")
+    ] = None
+    expert_parallel: Annotated[
+        bool | None,
+        Field(description="The exchange of tokens with their experts, behind another micro-batch's computation."),
+    ] = None
+
+
 class LayoutPart(Wire):
     """The degrees that are fixed; absent ones are searched."""
 
@@ -241,6 +258,13 @@ class LayoutPart(Wire):
             ),
         ),
     ] = None
+    overlap: OverlapPart | None = None
+
+    def to_layout_request(self) -> LayoutRequest:
+        """Return the planner's value of it."""
+        degrees = {name: getattr(self, name) for name in LayoutPart.model_fields if name != "overlap"}
+        overlap = None if self.overlap is None else Overlap(**self.overlap.model_dump())
+        return LayoutRequest(**degrees, overlap=overlap)
 
 
 class ComparedLayout(LayoutPart):
@@ -259,7 +283,7 @@ class ComparedLayout(LayoutPart):
         """Return the planner's value of it."""
         degrees = set(LayoutPart.model_fields)
         others = {**self.model_dump(exclude=degrees), "recompute": _recompute(self.recompute)}
-        return NamedLayout(layout=LayoutRequest(**self.model_dump(include=degrees)), **others)
+        return NamedLayout(layout=self.to_layout_request(), **others)
 
 
 def _rate_form(value: Any) -> str:
@@ -369,7 +393,7 @@ class TrainRequest(Wire):
             model=model,
             hardware=hardware,
             **training_fields(self.training),
-            layout=LayoutRequest(**self.layout.model_dump()),
+            layout=self.layout.to_layout_request(),
             objective=self.objective,
             deadline_seconds=self.deadline_seconds,
             framework=self.framework,

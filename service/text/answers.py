@@ -184,6 +184,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("framework", layout["framework"]),
             ("GPUs", f"{layout['gpus']} = {degrees}"),
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
+            ("overlapped", _overlapped(layout.get("overlap"))),
             ("sharding", _sharding(layout)),
             ("batch per rank", batch),
             ("recompute", recompute_text(layout)),
@@ -195,6 +196,11 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
         )
     )
+
+
+def _overlapped(hidden: Mapping[str, bool] | None) -> str | None:
+    """Return that the exchange with experts hides behind computation; the rest is said under the assumptions."""
+    return "exchange with experts" if hidden and hidden["expert_parallel"] else None
 
 
 def _sharding(layout: Mapping[str, Any]) -> str:

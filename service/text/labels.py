@@ -27,6 +27,7 @@ _FURTHER_OF_TRAINING: Mapping[str, Callable[[Any], str]] = {
     "fused_cross_entropy": _word("fused loss"),
     "shard_group": _number("shard "),
     "sequence_parallel": _word("sequence parallel"),
+    "overlap": lambda value: _word("experts overlapped")(bool(value and value["expert_parallel"])),
     "offload_target": _number("to "),
     "pipeline_schedule": str,
     "pipeline_layout": lambda way: "one stage" if way is None else f"stages {way}",

@@ -31,10 +31,11 @@ export function layoutText(layout) {
   const chunks = layout.virtual_pipeline > 1 ? ` in ${layout.virtual_pipeline} chunks` : "";
   const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}${name === "pipeline" ? chunks : ""}`);
   const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
+  const overlapped = layout.overlap?.expert_parallel ? ["exchange with experts overlapped"] : [];
   const activations = layout.activation_offload ? ["activations offloaded"] : [];
   const layers = layout.recompute_layers === null ? "" : ` of ${layout.recompute_layers} layers`;
   return [layout.framework, counted(layout.gpus, "GPU"), ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
-    `recompute ${layout.recompute}${layers}`, ...offload, ...activations].join(", ");
+    `recompute ${layout.recompute}${layers}`, ...overlapped, ...offload, ...activations].join(", ");
 }
 
 /** Return each layout in a line that no other one shares. */
@@ -99,18 +100,23 @@ function actions(layout, context) {
     el("button", { type: "button", onclick: () => tellWhyNot(layout, context, told) }, "Why not?"), told);
 }
 
+/** Return whether the exchange with experts hides behind computation; null where there is none, or nothing was said of it. */
+const exchangeHidden = (layout) => (layout.expert_parallel > 1 ? layout.overlap?.expert_parallel ?? null : null);
+
 function select(layout, context) {
   for (const [field, name] of Object.entries(FIELDS)) {
     // A number of fully recomputed layers has no field of its own: the search finds it again.
     const value = field === "recompute" && layout.recompute_layers !== null ? "" : layout[field];
     setField(context.form.elements[name], String(value ?? ""));
   }
+  setField(context.form.elements["layout.overlap.expert_parallel"], String(exchangeHidden(layout) ?? ""));
   setField(context.form.elements["hardware.gpus"], String(layout.gpus));
   context.replan();
 }
 
 async function tellWhyNot(layout, context, told) {
   const named = Object.fromEntries(COMPARED.map((field) => [field, layout[field]]));
+  if (exchangeHidden(layout) !== null) named.overlap = { expert_parallel: exchangeHidden(layout) };
   named.recompute = layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
   told.textContent = "…";
   told.replaceChildren(...reasonsOf(await whyNot(context.request, named)));

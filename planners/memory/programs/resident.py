@@ -6,6 +6,7 @@ embedding, beside what waits of the micro-batches that a pipeline has in flight.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from plimsoll.planners.memory.programs.multi_token import MultiToken, multi_toke
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only, plus, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -88,14 +89,15 @@ def resident_stage(asked: Question) -> ResidentStage:
     message = np.ceil(active.p2p_message)
     others = np.maximum(rows.in_flight - 1.0, 0.0)
     at_embedding, at_head = others_at_ends(asked, others)
+    paired = _paired_layer(asked)
     sends = holds_last & (is_interleaved | ~rows.has_embedding)
     overlaps = np.bool_(kernels.transformer_engine)
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
-        others=np.ceil(others * waiting_micro_batch(asked)),
-        others_at_embedding=np.ceil(at_embedding * waiting_micro_batch(asked)),
-        others_at_head=np.ceil(at_head * waiting_micro_batch(asked)),
+        others=np.ceil(plus(others * waiting_micro_batch(asked), paired)),
+        others_at_embedding=np.ceil(plus(at_embedding * waiting_micro_batch(asked), paired)),
+        others_at_head=np.ceil(plus(at_head * waiting_micro_batch(asked), paired)),
         message=message,
         forward_end=NO_BYTES
         if job.profile.is_textbook
@@ -121,6 +123,23 @@ def _stream_gradient(asked: Question) -> FloatArray:
     """Return the gradient that the lowest layer makes for the embedding; without one it is that received."""
     lowest = layers_of_lowest(asked.layouts, asked.rows.pipelines)
     return np.where(lowest > 0, asked.active.p2p_message, 0.0)
+
+
+def _paired_layer(asked: Question) -> FloatArray:
+    """Return what a forward pass has kept of its first layer as the backward pass beside it has let go of none yet.
+
+    Where the exchange with experts is hidden, one chunk's forward pass goes through a layer as another chunk's backward
+    pass goes through one, so that as many micro-batches are kept as without, and a layer of one more. What the
+    allocator reserves besides, as blocks of one stream cannot be another's, is not known.
+
+    Source: NVIDIA/Megatron-LM core_v0.16.1, core/models/common/model_chunk_schedule_plan.py,
+    TransformerLayerSchedulePlan.run, with the one more that core/pipeline_parallel/schedules.py warms up by.
+    """
+    hides = asked.layouts.expert_overlap
+    if not hides.any():
+        return NO_BYTES
+    largest = functools.reduce(np.maximum, (layer.kept for layer in asked.active.layers))
+    return np.where(hides, largest, 0.0)
 
 
 def resident(step: Step, stage: ResidentStage) -> None:

@@ -20,7 +20,10 @@ def request_pointer(field: str) -> str:
 
 
 def named_fields(question: TrainingQuestion) -> frozenset[str]:
-    """Return the fields of layout and training that the client fixed."""
+    """Return the fields of layout and training that the client fixed, by what leads to them."""
     request = question.layout
-    names = {name for name in request.__dataclass_fields__ if getattr(request, name) is not None}
+    names = {name for name in request.__dataclass_fields__ if name != "overlap" and getattr(request, name) is not None}
+    if request.overlap is not None:
+        hidden = request.overlap
+        names |= {f"overlap/{name}" for name in hidden.__dataclass_fields__ if getattr(hidden, name) is not None}
     return frozenset(names | {name for name in TRAINING_FIELDS if getattr(question, name) is not None})

@@ -16,6 +16,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.overlap import HIDDEN_TRAFFIC
 from plimsoll.planners.jobs.pipeline_layouts import ENDS, LISTED, read_pipeline_layout
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
@@ -92,6 +93,35 @@ def _are_outside(terms: tuple[Any, ...], choices: tuple[Any, ...]) -> BoolArray 
 
 WRITTEN_AS: Mapping[str, str] = MappingProxyType({ENDS: "first=N,last=M", LISTED: "a list of blocks"})
 """The forms of `pipeline_layout` that are not asked for by their name."""
+
+
+def _hidden(field: str) -> LayoutAbility:
+    """Return the ability to hide a kind of traffic behind computation, or not to."""
+    traffic = HIDDEN_TRAFFIC[field]
+
+    def words(profile: Profile, field: str, choices: Collection[bool], _wanted: object) -> str:
+        always = "always hides what it can of" if True in choices else "is not planned with an overlap of"
+        return f"{profile.name} {always} {traffic}; overlap.{field} must be {str(True in choices).lower()}."
+
+    ability = one_of(
+        f"/layout/overlap/{field}",
+        lambda profile: getattr(profile.overlap, field),
+        words,
+        asked=lambda question: None if question.layout.overlap is None else getattr(question.layout.overlap, field),
+        told=lambda question: (
+            f"overlap.{field} {str(question.layout.overlap and getattr(question.layout.overlap, field)).lower()}"
+        ),
+    )
+    return LayoutAbility(ability=ability, lacks=_hidden_exchange if field == "expert_parallel" else _nowhere)
+
+
+def _hidden_exchange(layouts: Candidates, job: Job) -> BoolArray:
+    return _outside(layouts.expert_overlap, BOTH, job.profile.overlap.expert_parallel)
+
+
+def _nowhere(_layouts: Candidates, _job: Job) -> BoolArray:
+    """Return what is the same for all of a job's layouts."""
+    return NOWHERE
 
 
 def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
@@ -187,12 +217,13 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
             _no_such_way,
             asked=_way,
         ),
-        lacks=lambda _layouts, _job: NOWHERE,
+        lacks=_nowhere,
     ),
     replace(
         _switch("sequence_parallel", lambda can: any(can.sequence_parallel), "has no sequence parallelism"),
         lacks=_unlike_sequences,
     ),
+    *(_hidden(field) for field in HIDDEN_TRAFFIC),
     _switch("activation_offload", lambda can: can.activation_offload != "none", "cannot offload activations"),
     _switch("fused_cross_entropy", lambda can: can.fused_cross_entropy, "has no fused cross-entropy"),
     LayoutAbility(

@@ -114,6 +114,8 @@ def _parallelism(launch: TrainingLaunch, *, is_elastic: bool) -> dict[str, Any]:
         "expert_parallel_degree": layout.expert_parallel,
         "expert_tensor_parallel_degree": launch.expert_tensor_parallel if layout.expert_parallel > 1 else 1,
     }
+    if layout.overlap is not None and layout.overlap.tensor_parallel:
+        table["enable_async_tensor_parallel"] = True
     if layout.zero_stage > 0:
         # By default weights are let go of after each layer, but not between the micro-batches of a pipeline.
         table["fsdp_reshard_after_forward"] = "default" if layout.zero_stage == 3 else "never"

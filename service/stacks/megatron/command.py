@@ -102,6 +102,7 @@ def _megatron_launch(job: Job) -> Read:
                 **pipeline,
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
                 "zero_stage": 1 if values.get("distributed_optimizer") else 0,
+                "overlap": _overlap(values, degrees),
             },
             "framework": "megatron",
         },
@@ -167,6 +168,15 @@ def _recompute(values: Values) -> str | dict[str, int]:
     if values.get("recompute_method") == "block" and "recompute_layers" in values:
         return {"full_layers": int(values["recompute_layers"])}
     return "full"
+
+
+def _overlap(values: Values, degrees: Mapping[str, int]) -> dict[str, bool]:
+    """Return which traffic is to hide; without its option some of tensor-parallel ranks' hides all the same."""
+    kinds = ("gradients", "parameters", "expert_parallel")
+    hidden = {kind: bool(values.get(f"overlap_{kind}")) for kind in kinds}
+    if degrees["tensor_parallel"] > 1 and values.get("overlap_tensor_parallel"):
+        hidden["tensor_parallel"] = True
+    return hidden
 
 
 READER = CommandReader(reads=_is_megatrons, read=_megatron_launch)

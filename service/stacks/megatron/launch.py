@@ -120,7 +120,11 @@ def batch_options(launch: TrainingLaunch) -> dict[str, Value]:
 
 
 def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
-    """Return the degrees, and what of the data-parallel traffic the plan counts as hidden."""
+    """Return the degrees, and which traffic the plan counts as hidden.
+
+    Transformer Engine's layers hide some of the tensor-parallel traffic without an option; who asks for it by name
+    means the one with buffers of its own.
+    """
     layout = launch.layout
     chunks = layout.pipeline_parallel * layout.virtual_pipeline
     has_experts_apart = layout.expert_parallel > 1
@@ -137,8 +141,7 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
         ),
         "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,
         **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=layout.zero_stage > 0),
-        "overlap-grad-reduce": layout.data_parallel > 1,
-        "overlap-param-gather": layout.data_parallel > 1 and layout.zero_stage > 0,
+        **_overlap_options(launch),
     }
 
 
@@ -148,6 +151,18 @@ def _multi_token_options(launch: TrainingLaunch) -> dict[str, Value]:
     if not layers:
         return {}
     return {**named(FLAGS, multi_token_prediction=layers), "mtp-loss-scaling-factor": MULTI_TOKEN_LOSS_FACTOR}
+
+
+def _overlap_options(launch: TrainingLaunch) -> dict[str, Value]:
+    layout, asked = launch.layout, launch.question.layout.overlap
+    hidden = layout.overlap
+    return named(
+        FLAGS,
+        overlap_gradients=layout.data_parallel > 1 and (hidden is None or hidden.gradients),
+        overlap_parameters=layout.data_parallel > 1 and layout.zero_stage > 0 and (hidden is None or hidden.parameters),
+        overlap_tensor_parallel=bool(asked and asked.tensor_parallel and hidden and hidden.tensor_parallel) or None,
+        overlap_expert_parallel=bool(hidden and hidden.expert_parallel) or None,
+    )
 
 
 def _dtype_options(launch: TrainingLaunch) -> dict[str, Value]:
@@ -173,8 +188,11 @@ def _script(launch: TrainingLaunch) -> Sequence[str]:
 
 def _environment(launch: TrainingLaunch) -> Sequence[str]:
     """Return what Megatron-LM insists on, that kernels and messages keep their order (arguments.py, validate_args)."""
-    divides = launch.layout.tensor_parallel > 1 or launch.layout.context_parallel > 1
-    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if divides else ()
+    layout = launch.layout
+    if layout.overlap is not None and layout.overlap.expert_parallel:
+        # Docs, user-guide/features/moe_a2a_overlap.md: more than one, so that both streams go on; recipes have 32.
+        return ("CUDA_DEVICE_MAX_CONNECTIONS=32",)
+    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if layout.tensor_parallel > 1 or layout.context_parallel > 1 else ()
 
 
 MEGATRON = Target(name="megatron", why_not=why_not, write=_text, saved_as="megatron.txt", names_recomputed_modules=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
-from plimsoll.service.stacks.megatron.pipelines import counted_blocks
+from plimsoll.service.stacks.megatron.pipelines import counted_blocks, virtual_stages
 from plimsoll.service.workloads.commands.divisors import divisors_text
 
 # Layers are dealt out to other stages than the options that are read say; forks have some of their own for it.
@@ -31,6 +31,7 @@ def broken_rules(values: Values, others: Collection[str], ranks: int | None) -> 
         *_of_layers(values, others),
         *_of_sequence(values),
         *_of_experts(values),
+        *_of_overlap(values, others),
         *(() if ranks is None else _of_ranks(values, others, ranks)),
     )
 
@@ -115,6 +116,30 @@ def _of_experts(values: Values) -> Iterator[str]:
         yield f"expert parallel {degree} needs --num-experts"
     elif degree > 1 and experts % degree:
         yield f"{experts} experts do not divide by {degree}: expert parallel {divisors_text(experts)}"
+
+
+def _of_overlap(values: Values, others: Collection[str]) -> Iterator[str]:
+    """Yield what hiding traffic needs, as transformer_config.py and arguments.py assert it."""
+    if values.get("overlap_tensor_parallel") and not values.get("sequence_parallel"):
+        yield "--tp-comm-overlap needs --sequence-parallel"
+    if not values.get("overlap_expert_parallel"):
+        return
+    flag = "--overlap-moe-expert-parallel-comm"
+    if _degree(values, "expert_parallel") == 1:
+        yield f"{flag} needs --expert-model-parallel-size above 1"
+    stages = _degree(values, "pipeline_parallel")
+    if stages > 1 and not divides_otherwise(others) and _is_not_interleaved(values, stages):
+        yield f"{flag} in a pipeline needs --num-layers-per-virtual-pipeline-stage"
+    if values.get("recompute") == "full":
+        yield f"{flag} goes without --recompute-granularity full"
+
+
+def _is_not_interleaved(values: Values, stages: int) -> bool:
+    """Return whether a pipeline is sure to have no virtual stages."""
+    try:
+        return virtual_stages(values, stages) == 1
+    except InvalidQuestion:
+        return False
 
 
 def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[str]:

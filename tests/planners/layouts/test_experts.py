@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_degrees, expert_tensor_ranks
+from plimsoll.planners.layouts.experts import (
+    busiest_rank_multiple,
+    expert_degrees,
+    expert_tensor_ranks,
+    paired_fraction,
+)
 from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.search.violations import every_broken_rule
@@ -129,3 +134,13 @@ def test_recurrent_layers_are_not_cut_along_the_sequence():
         layout={"context_parallel": 2, "data_parallel": 4},
     )
     assert any(violation.rule == "context_needs_attention" for violation in every_broken_rule(asked))
+
+
+def test_passes_have_pairs_once_a_pipeline_is_warm():
+    one, four, eight, two = (np.array([number]) for number in (1, 4, 8, 2))
+    # Of eight micro-batches all forward passes but the first run beside a backward pass.
+    assert paired_fraction(one, one, eight)[0] == pytest.approx(7 / 8)
+    # Two chunks in four stages: one round of four and one more pass alone of 16.
+    assert paired_fraction(four, two, eight)[0] == pytest.approx(11 / 16)
+    # A single micro-batch has none.
+    assert paired_fraction(one, one, one)[0] == 0.0

@@ -1,6 +1,8 @@
 from plimsoll.planners.layouts.candidates import candidates_from_rows
-from plimsoll.planners.memory.runtime import runtime_bytes
+from plimsoll.planners.memory.runtime import runtime_bytes, tensor_overlap_bytes
+from plimsoll.planners.questions import Overlap
 from plimsoll.planners.stacks.profile import load_profile
+from tests.planners.training_cases import job, one_layout
 
 
 def test_every_axis_with_ranks_has_a_communicator():
@@ -17,3 +19,15 @@ def test_nanotron_has_two_communicators_of_all_ranks_besides():
     # Two ranks are three pairs of 544 MB; four are two pairs and two groups of 688 MB.
     alone = 450_000_000 + 33_554_432
     assert runtime_bytes(layouts, runtime).tolist() == [alone, alone + 3 * 544e6, alone + 2 * 544e6 + 2 * 688e6]
+
+
+def test_an_overlap_of_tensor_parallel_traffic_that_is_asked_for_has_buffers():
+    def buffers(**asked):
+        return tensor_overlap_bytes(one_layout(tensor_parallel=2, micro_batch_size=2), job("megatron", **asked)).sum()
+
+    hides = {"overlap": Overlap(tensor_parallel=True)}
+    # Ten of 2 sequences of 8,192 tokens by 4,096 features, of which six are fp8 where products are.
+    whole = 2 * 8192 * 4096
+    assert buffers() == 0
+    assert buffers(layout=hides) == 10 * 2 * whole
+    assert buffers(layout=hides, precision="fp8-mixed") == (4 * 2 + 6) * whole

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.ground.hardware import GpuCount
-from plimsoll.planners.layouts.candidates import COLUMNS
-from plimsoll.planners.questions import Companion, Recompute
+from plimsoll.planners.layouts.candidates import COLUMNS, FULL
+from plimsoll.planners.questions import Companion, Overlap, Recompute
 from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
-from tests.planners.factories import question
+from tests.planners.factories import question, small_mixtral
 from tests.planners.training_cases import job
 
 
@@ -118,3 +118,33 @@ def test_every_so_manieth_layer_is_counted_in_each_stage(every: int, recomputed:
     asked = question(framework="reference", **changes)
     listed = candidate_grid(asked, job("reference", **changes), np.array([2])).every()
     assert set(listed.full_layers.tolist()) == recomputed
+
+
+def mixture_layouts(**changes):
+    return layouts("megatron", model=small_mixtral(), **changes)
+
+
+def test_the_exchange_with_experts_is_hidden_where_there_are_passes_to_pair():
+    found = mixture_layouts()
+    hidden = found.take(found.expert_overlap)
+    assert len(hidden) > 0
+    assert hidden.expert_parallel.min() > 1
+    assert ((hidden.pipeline_parallel == 1) | (hidden.virtual_pipeline > 1)).all()
+    assert FULL not in hidden.recompute
+    # Each stands beside the same layout without it.
+    assert len(found) > 2 * len(hidden)
+
+
+def test_only_what_was_asked_of_the_exchange_with_experts_is_tried():
+    for wanted in (False, True):
+        found = mixture_layouts(layout={"overlap": Overlap(expert_parallel=wanted)})
+        assert set(found.expert_overlap.tolist()) == {wanted}
+
+
+@pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"recompute": Recompute(mode="full")}])
+def test_an_exchange_that_cannot_be_hidden_is_not_tried_so(changes):
+    assert not mixture_layouts(**changes).expert_overlap.any()
+
+
+def test_layouts_without_experts_have_nothing_of_the_kind():
+    assert not layouts("megatron").expert_overlap.any()

@@ -14,6 +14,7 @@ from plimsoll.planners.timing.experts import (
     exchanges_per_layer,
     expert_seconds_per_layer,
     expert_token_bytes,
+    exposed_exchange_seconds,
     tensor_traffic_multiple,
 )
 from plimsoll.planners.timing.rank_parameters import stage_parameters
@@ -156,3 +157,25 @@ def test_the_exchange_has_a_part_of_its_own():
 def test_tensor_ranks_exchange_what_experts_leave_them(degrees, multiple):
     layout = one_layout(tensor_parallel=2, sequence_parallel=True, **degrees)
     assert tensor_traffic_multiple(asked().layers[0], layout, asked())[0] == pytest.approx(multiple)
+
+
+def exposed(exchange, computation, *, cost=0.2, **layout):
+    efficiency = plain(expert_overlap_cost_fraction=cost)
+    one = one_layout(expert_parallel=8, data_parallel=8, **layout)
+    found = exposed_exchange_seconds(np.array([exchange]), np.array([computation]), one, asked(), efficiency)
+    return found[0]
+
+
+def test_an_exchange_that_nothing_hides_is_exposed_whole():
+    assert exposed(4.0, 10.0) == 4.0
+
+
+def test_what_hides_an_exchange_runs_slower_meanwhile():
+    # 16 sequences on 8 replicas are two micro-batches, of which one forward and one backward pass are a pair: half of
+    # the exchange is beside computation, which loses a fifth of it.
+    assert exposed(4.0, 10.0, expert_overlap=True) == pytest.approx(0.5 * 4.0 + 0.5 * 0.2 * 4.0)
+
+
+def test_an_exchange_longer_than_the_computation_beside_it_stays_exposed_in_part():
+    # 4 s of exchange beside 1 s of computation leave 3 s.
+    assert exposed(4.0, 1.0, expert_overlap=True) == pytest.approx(0.5 * 4.0 + 0.5 * 3.0)

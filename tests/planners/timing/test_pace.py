@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from plimsoll.planners.questions import Overlap
 from plimsoll.planners.timing.pace import host_seconds_per_layer, micro_batch_pace, stage_steps
 from plimsoll.planners.timing.traffic import rank_groups
-from tests.planners.factories import hardware, llama
+from tests.planners.factories import hardware, llama, small_mixtral
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
 
@@ -11,10 +12,19 @@ from tests.planners.training_cases import job, one_layout
 MODEL = llama(vocab_size=128)
 
 
-def pace(efficiency, *, framework="reference", micro_batches=8, model=MODEL, attention="flash", **degrees):
+def pace(
+    efficiency, *, framework="reference", micro_batches=8, model=MODEL, attention="flash", overlap=None, **degrees
+):
     one = one_layout(**degrees)
     batch = micro_batches * degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
-    asked = job(framework, model=model, sequence_length=4096, global_batch_size=batch, attention=attention)
+    asked = job(
+        framework,
+        model=model,
+        sequence_length=4096,
+        global_batch_size=batch,
+        attention=attention,
+        layout={"overlap": overlap},
+    )
     groups = rank_groups(one, asked, hardware(8), efficiency)
     return micro_batch_pace(one, asked, hardware(8), efficiency, groups)
 
@@ -111,7 +121,32 @@ def test_the_head_makes_the_last_stage_the_slowest_and_is_filled_once():
 def test_tensor_parallel_traffic_overlaps_under_sequence_parallelism_and_flash_attention_only():
     hiding = plain(tensor_overlap_fraction=0.75)
     whole = pace(plain(), tensor_parallel=8).exchange[0]
-    assert pace(hiding, tensor_parallel=8).exchange[0] == pytest.approx(whole)
-    assert pace(hiding, tensor_parallel=8, sequence_parallel=True).exchange[0] == pytest.approx(whole / 4)
-    eager = pace(hiding, tensor_parallel=8, sequence_parallel=True, attention="eager").exchange[0]
-    assert eager == pytest.approx(whole)
+
+    def exchange(**fields):
+        return pace(hiding, framework="megatron", tensor_parallel=8, **fields).exchange[0]
+
+    assert exchange() == pytest.approx(whole)
+    assert exchange(sequence_parallel=True) == pytest.approx(whole / 4)
+    assert exchange(sequence_parallel=True, attention="eager") == pytest.approx(whole)
+    unasked = exchange(sequence_parallel=True, overlap=Overlap(tensor_parallel=False))
+    assert unasked == pytest.approx(whole)
+
+
+def test_a_pipeline_is_filled_by_passes_that_hide_no_exchange():
+    def of(expert_overlap, **fields):
+        return pace(
+            plain(expert_overlap_cost_fraction=0.2),
+            framework="megatron",
+            model=small_mixtral(),
+            micro_batches=16,
+            data_parallel=2,
+            expert_parallel=2,
+            expert_overlap=expert_overlap,
+            **fields,
+        )
+
+    plain_pace, hidden = (of(hides, pipeline_parallel=1, virtual_pipeline=1) for hides in (False, True))
+    # 15 of 16 passes have a pair, and a fifth of their exchange comes back as slower computation, or more.
+    assert hidden.expert_exchange[0] < plain_pace.expert_exchange[0]
+    assert hidden.expert_exchange[0] >= (1 / 16 + 0.2 * 15 / 16) * plain_pace.expert_exchange[0] * (1 - 1e-9)
+    assert hidden.fill[0] == pytest.approx(plain_pace.fill[0])

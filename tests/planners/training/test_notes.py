@@ -14,12 +14,14 @@ from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.jobs.job import training_job
-from plimsoll.planners.plans import Layout, TrainingAnswer, TrainingPlan
+from plimsoll.planners.plans import HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     Companion,
     Evaluation,
+    LayoutRequest,
     Lora,
+    Overlap,
     Recompute,
     Resilience,
     TrainingQuestion,
@@ -175,6 +177,9 @@ NAMED = {
     "pipeline_layout": lambda layout: (
         f"stages {layout.pipeline_layout}" if layout.pipeline_layout not in (None, "even", "behind-first") else None
     ),
+    "overlap": lambda layout: (
+        "exchange with experts overlapped" if layout.overlap and layout.overlap.expert_parallel else None
+    ),
     "framework": lambda layout: f"with {layout.framework}",
     "gpus": lambda layout: f"on {layout.gpus} x",
     "data_parallel": lambda layout: f"data {layout.data_parallel}",
@@ -183,6 +188,7 @@ NAMED = {
 }
 
 
+HIDDEN_EXCHANGE = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=False, expert_parallel=True)
 PLANNED = plan_training(question(model=small_llama(), sequence_length=512, framework="fsdp2"))
 
 
@@ -214,6 +220,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"activation_offload": True},
         {"fused_cross_entropy": True},
         {"gradient_accumulation_steps": 7},
+        {"overlap": HIDDEN_EXCHANGE},
     ],
 )
 def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
@@ -246,6 +253,7 @@ def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
         ({"sequence_parallel": True}, "sequence_parallel true"),
         ({"virtual_pipeline": 4}, "virtual_pipeline 4"),
         ({"pipeline_parallel": 2, "pipeline_layout": "Et*17|t*15L"}, "pipeline_layout Et*17|t*15L"),
+        ({"overlap": HIDDEN_EXCHANGE}, "overlap.expert_parallel true"),
         ({"zero_stage": 3, "data_parallel": 8, "shard_group": 4}, "shard_group 4"),
     ],
 )
@@ -380,3 +388,34 @@ def test_a_reference_beside_adapters_is_said_to_be_a_model_of_its_own(method: st
         framework="accelerate", model=small_llama(), method=method, gpus=2, companions=(Companion(role="reference"),)
     )
     assert is_said is any("adapters switched off" in note for note in plan_training(asked).assumptions)
+
+
+def overlap_told(framework: str, asked: Overlap | None, hidden: HiddenTraffic | None = None, **changes: Any) -> str:
+    posed = replace(
+        question(framework=framework, model=small_llama(), sequence_length=512, **changes),
+        layout=LayoutRequest(overlap=asked),
+    )
+    job = training_job(posed, load_profile(framework))
+    told = Told(
+        question=posed, job=job, plan=with_layout(overlap=hidden, zero_stage=1), efficiency=load_efficiency(framework)
+    )
+    return " ".join(sentence for note in NOTES for sentence in note(told))
+
+
+def test_traffic_that_is_not_to_hide_is_not_said_to():
+    said = overlap_told("megatron", Overlap(gradients=False, parameters=False, tensor_parallel=False))
+    assert "No traffic overlaps compute." in said
+    assert "The gathering of updated parameters overlaps nothing." in said
+
+
+def test_an_exchange_that_is_hidden_is_said_to_cost_computation_and_memory():
+    said = overlap_told("megatron", Overlap(expert_parallel=True), HIDDEN_EXCHANGE)
+    assert "runs beside another micro-batch's computation, which loses 20%" in said
+    assert "More memory is reserved for the second stream than is counted." in said
+
+
+def test_an_overlap_that_no_run_of_the_stack_shows_is_said_to_be_assumed():
+    assert "No timed run of fsdp2 that hides" in overlap_told(
+        "fsdp2", Overlap(tensor_parallel=True), kernels="compiled"
+    )
+    assert "No timed run of megatron that hides" not in overlap_told("megatron", Overlap(tensor_parallel=True))

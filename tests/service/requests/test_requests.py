@@ -13,7 +13,7 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
-from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
+from plimsoll.planners.questions import LayoutRequest, NamedLayout, Overlap, Recompute
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.catalogue.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
 from plimsoll.service.requests.calibration import CalibrationRequest
@@ -312,6 +312,14 @@ def test_a_compared_layout_takes_the_fields_of_a_layout_and_of_the_training():
         recompute=Recompute(mode="full", full_layers=3),
         framework="megatron",
     )
+
+
+def test_what_a_layout_says_of_overlap_is_the_planners():
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    request = TrainRequest.model_validate(train(layout={"overlap": {"gradients": False, "expert_parallel": True}}))
+    asked = request.to_question(spec, resolve_hardware(request.hardware, catalogue())).layout
+    assert asked == LayoutRequest(overlap=Overlap(gradients=False, expert_parallel=True))
+    assert pointers(TrainRequest, train(layout={"overlap": {"experts": True}})) == ["/layout/overlap/experts"]
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE
-from plimsoll.planners.questions import Recompute
+from plimsoll.planners.questions import Overlap, Recompute
 from plimsoll.planners.search.rules.every import RULES, RULES_OF_FIXED, rule_by_name
 from plimsoll.planners.search.rules.rule import FixedBreach
 from plimsoll.planners.search.rules.stack import COMBINATIONS, LAYOUT_ABILITIES
@@ -234,6 +234,52 @@ CASES = (
         numbers=("shard_group 3", "expert_parallel 2"),
     ),
     Counterexample(
+        rule="expert_overlap_has_pairs",
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 2, "expert_overlap": True},
+        numbers=("expert_parallel above 1",),
+    ),
+    Counterexample(
+        rule="expert_overlap_has_pairs",
+        breach=1,
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 2, "expert_parallel": 2, "pipeline_parallel": 2, "expert_overlap": True},
+        numbers=("2 stages", "virtual_pipeline above 1"),
+    ),
+    Counterexample(
+        rule="expert_overlap_has_pairs",
+        breach=2,
+        framework="megatron",
+        asked={"model": EXPERTS},
+        layout={"data_parallel": 2, "expert_parallel": 2, "recompute": FULL, "expert_overlap": True},
+        numbers=("megatron", "recompute full"),
+    ),
+    Counterexample(
+        rule="expert_overlap_has_pairs",
+        breach=3,
+        framework="megatron",
+        asked={"model": EXPERTS, "precision": "fp32"},
+        layout={"data_parallel": 2, "expert_parallel": 2, "expert_overlap": True},
+        numbers=("megatron", "bf16 or fp16"),
+    ),
+    Counterexample(
+        rule="tensor_overlap_has_pieces",
+        framework="megatron",
+        asked={"layout": {"overlap": Overlap(tensor_parallel=True)}},
+        layout={"tensor_parallel": 2},
+        numbers=("tensor_parallel 2", "sequence_parallel"),
+    ),
+    Counterexample(
+        rule="tensor_overlap_has_pieces",
+        breach=1,
+        framework="fsdp2",
+        asked={"layout": {"overlap": Overlap(tensor_parallel=True)}},
+        layout={"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3},
+        numbers=("fsdp2", "kernels compiled"),
+    ),
+    Counterexample(
         rule="offload_needs_sharding",
         framework="deepspeed",
         layout={"offload": 2, "zero_stage": 2},
@@ -306,6 +352,14 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
         "accelerate",
         {"layout": {"sequence_parallel": True}},
         {"tensor_parallel": 2, "sequence_parallel": True},
+    ),
+    "overlap/gradients": ("fsdp2", {"layout": {"overlap": Overlap(gradients=False)}}, None),
+    "overlap/parameters": ("fsdp2", {"layout": {"overlap": Overlap(parameters=False)}}, None),
+    "overlap/tensor_parallel": ("ddp", {"layout": {"overlap": Overlap(tensor_parallel=True)}}, None),
+    "overlap/expert_parallel": (
+        "fsdp2",
+        {"layout": {"overlap": Overlap(expert_parallel=True)}},
+        {"expert_parallel": 2, "data_parallel": 2, "expert_overlap": True, "zero_stage": 3},
     ),
     "activation_offload": ("megatron", {"activation_offload": True}, {"activation_offload": True}),
     "fused_cross_entropy": ("megatron", {"fused_cross_entropy": True}, {"fused_cross_entropy": True}),

@@ -128,7 +128,7 @@ def test_megatrons_arguments_describe_model_and_layout():
         f"{MEGATRON} --swiglu --num-query-groups 8 --ffn-hidden-size 14336 --untie-embeddings-and-output-weights "
         "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 "
         "--sequence-parallel --use-distributed-optimizer --recompute-granularity full --recompute-method block "
-        "--recompute-num-layers 3 --bf16 --global-batch-size 128",
+        "--recompute-num-layers 3 --bf16 --global-batch-size 128 --overlap-grad-reduce --tp-comm-overlap",
         16,
     )
     config = read["model"]["config"]
@@ -137,6 +137,7 @@ def test_megatrons_arguments_describe_model_and_layout():
     assert read["layout"] == {
         "tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "data_parallel": 4,
         "virtual_pipeline": 4, "sequence_parallel": True, "zero_stage": 1,
+        "overlap": {"gradients": True, "parameters": False, "expert_parallel": False, "tensor_parallel": True},
     }  # fmt: skip
     assert read["training"]["recompute"] == {"full_layers": 3}
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.plans import HiddenTraffic
+from plimsoll.planners.questions import Overlap
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.stacks.commands import training_launch
@@ -202,6 +204,32 @@ def test_the_distributed_optimizer_is_stage_1_and_gathers_behind_the_products():
     names = ("use_distributed_optimizer", "overlap_param_gather", "overlap_grad_reduce")
     assert [name in sharded for name in names] == [True, True, True]
     assert [name in whole for name in names] == [False, False, True]
+
+
+def test_traffic_that_is_not_to_hide_has_no_option():
+    hidden = HiddenTraffic(gradients=False, parameters=False, tensor_parallel=True, expert_parallel=False)
+    found = told(launch("megatron", data_parallel=4, tensor_parallel=2, zero_stage=1, overlap=hidden))
+    # Layers hide some of the tensor-parallel traffic without an option.
+    assert [name for name in found if "overlap" in name] == []
+
+
+def test_tensor_parallel_traffic_has_an_option_where_it_is_asked_for():
+    hidden = HiddenTraffic(gradients=False, parameters=False, tensor_parallel=True, expert_parallel=False)
+    asked = {"layout": {"overlap": Overlap(tensor_parallel=True)}}
+    found = told(launch("megatron", tensor_parallel=2, sequence_parallel=True, overlap=hidden, asked=asked))
+    assert found["tp_comm_overlap"] is True
+
+
+def test_megatron_core_accepts_an_exchange_with_experts_that_is_hidden():
+    hidden = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=False, expert_parallel=True)
+    given = launch(
+        "megatron", config=QWEN_3_30B_A3B, data_parallel=8, pipeline_parallel=2, virtual_pipeline=2, expert_parallel=8,
+        zero_stage=1, overlap=hidden,
+    )  # fmt: skip
+    assert config(given).overlap_moe_expert_parallel_comm
+    command = training_artifacts(given).files["torchrun"]
+    assert isinstance(command, str)
+    assert shlex.split(command)[0] == "CUDA_DEVICE_MAX_CONNECTIONS=32"
 
 
 def test_dtypes_asked_for_go_to_the_distributed_optimizer():

@@ -10,6 +10,7 @@ COMMAND = (
     "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --vocab-size 128256"
 )
+HIDDEN_EXCHANGE = "--num-experts 8 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm"
 
 
 def read(flags: str, *, each: int = 8, nodes: str = "6"):
@@ -58,6 +59,16 @@ def read(flags: str, *, each: int = 8, nodes: str = "6"):
             "--num-experts 8 --expert-model-parallel-size 3",
             "8 experts do not divide by 3: expert parallel 1, 2, 4 or 8",
         ),
+        ("--tensor-model-parallel-size 2 --tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel"),
+        ("--overlap-moe-expert-parallel-comm", "needs --expert-model-parallel-size above 1"),
+        (
+            f"{HIDDEN_EXCHANGE} --pipeline-model-parallel-size 2",
+            "needs --num-layers-per-virtual-pipeline-stage",
+        ),
+        (
+            f"{HIDDEN_EXCHANGE} --recompute-granularity full",
+            "goes without --recompute-granularity full",
+        ),
         # 48 processes: 32 ranks of a replica do not divide them.
         ("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4", "do not divide its 48 processes"),
         # 48 replicas of one sequence: 96 and 144 are the nearest.
@@ -82,6 +93,8 @@ def test_megatron_refuses_these_arguments(flags: str, reason: str):
         "--pipeline-model-parallel-size 3 --account-for-loss-in-pipeline-split",
         "--global-batch-size 100 --rampup-batch-size 48 48 1000",
         "--num-experts 8 --expert-model-parallel-size 2",
+        HIDDEN_EXCHANGE,
+        f"{HIDDEN_EXCHANGE} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4",
     ],
 )
 def test_megatron_starts_with_these(flags: str):
