@@ -18,6 +18,9 @@ from plimsoll.planners.layouts.stages import (
     virtual_stage_blocks,
 )
 
+# Rows of an interleaved pipeline, of which all are timed.
+MOST_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacingStages:
@@ -88,16 +91,23 @@ def _pacing(pipeline: Pipeline) -> FloatArray:
 
     Of one chunk a stage those are of the stages that none has as much of everything as. Of several, rounds of
     micro-batches go through one chunk of all stages, then through the next (Narayanan et al. 2021, section 2.2,
-    arXiv:2104.04473), so that the pace is that of the slowest of each chunk, one after another.
+    arXiv:2104.04473), so that the pace is that of the slowest of each chunk, one after another: each choice of stages
+    that can be those is a row. Of very many the one with the most products is.
     """
     of_chunks = virtual_stage_blocks(pipeline).reshape(pipeline.chunks, pipeline.degree, -1)
-    if pipeline.chunks > 1:
-        slowest = (of_chunks @ block_work(pipeline.model)).argmax(axis=1)
-        summed: FloatArray = of_chunks[np.arange(pipeline.chunks), slowest].sum(axis=0)
-        return summed.reshape(-1, 1)
-    (of_stages,) = of_chunks
+    first, *others = (_most(of_stages) for of_stages in of_chunks)
+    rows = first
+    for of_stages in others:
+        rows = _most((rows[:, np.newaxis] + of_stages).reshape(-1, of_stages.shape[1]))
+        if len(rows) > MOST_ROWS:
+            rows = rows[[(rows @ block_work(pipeline.model)).argmax()]]
+    return rows.T
+
+
+def _most(of_stages: FloatArray) -> FloatArray:
+    """Return the stages that none has as much of everything as, [stage, quantity], in their order."""
     kept: list[int] = []
     for stage in np.argsort(-of_stages.sum(axis=1), kind="stable").tolist():
         if not any((of_stages[other] >= of_stages[stage]).all() for other in kept):
             kept.append(stage)
-    return of_stages[sorted(kept)].T
+    return of_stages[sorted(kept)]

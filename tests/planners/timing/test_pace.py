@@ -150,3 +150,49 @@ def test_a_pipeline_is_filled_by_passes_that_hide_no_exchange():
     assert hidden.expert_exchange[0] < plain_pace.expert_exchange[0]
     assert hidden.expert_exchange[0] >= (1 / 16 + 0.2 * 15 / 16) * plain_pace.expert_exchange[0] * (1 - 1e-9)
     assert hidden.fill[0] == pytest.approx(plain_pace.fill[0])
+
+
+class TestStages:
+    """Stages as Megatron divides them, of a vocabulary that takes some time."""
+
+    MODEL = llama()
+
+    def pace(self, layers, *, way="even", model=MODEL, efficiency=None, **degrees):
+        one = one_layout(**degrees)
+        asked = job(
+            "megatron",
+            model=model,
+            sequence_length=4096,
+            global_batch_size=8,
+            multi_token_prediction=layers,
+            layout={"pipeline_layout": way},
+        )
+        efficiency = efficiency or plain()
+        groups = rank_groups(one, asked, hardware(8), efficiency)
+        return micro_batch_pace(one, asked, hardware(8), efficiency, groups)
+
+    def test_each_layer_for_a_further_token_adds_itself_its_matrix_and_the_head(self):
+        # Of 8,030 million parameters without the table a layer has 218, its matrix 33.6 and the head 525.3; attention
+        # and what moves through memory are in the layers alone.
+        none, one, two = (self.pace(layers).forward[0] for layers in range(3))
+        assert two - one == pytest.approx(one - none)
+        assert (one - none) / none == pytest.approx((218.1 + 33.6 + 525.3) / (8030.3 - 525.3), rel=0.08)
+
+    def test_the_head_s_stage_has_them_whatever_its_division(self):
+        degrees = {"pipeline_parallel": 2}
+        even, fewer, without = (
+            self.pace(layers, way=way, **degrees).forward[0]
+            for layers, way in ((1, "even"), (1, "first=19"), (0, "first=19"))
+        )
+        # 16 layers, one more, its matrix and two heads are more than 19 layers; beside them 13 are less.
+        assert even > fewer
+        assert fewer == pytest.approx(without)
+
+    def test_of_a_round_s_last_chunk_it_waits_for_the_slowest_by_its_time(self):
+        # A head of 8,192 words is more products than a layer of these, and takes less than a host's 10 ms: the last
+        # chunk is as slow as the others' two layers, not as its own one beside the head.
+        model = small_mixtral(num_hidden_layers=15, hidden_size=1024, vocab_size=8192)
+        efficiency = plain(host_layer_seconds=1e-2, host_expert_layer_seconds=1e-2)
+        degrees = {"pipeline_parallel": 4, "virtual_pipeline": 2, "model": model, "way": "Ett|(tt|)*6tL"}
+        found = self.pace(0, efficiency=efficiency, **degrees)
+        assert (found.forward + found.backward)[0] == pytest.approx(4 * 1e-2, rel=0.02)
