@@ -54,6 +54,9 @@ def drawn_request(random: Random, theme: Theme) -> dict[str, Any]:
         "fused_cross_entropy": bool(can.fused_cross_entropy and random.random() < 0.35),
     }
     gpus = math.prod(degrees[f"{axis}_parallel"] for axis in ("data", "tensor", "pipeline", "context"))
+    if True in profile.overlap.expert_parallel:
+        # No trace runs the passes of two micro-batches side by side.
+        layout["overlap"] = {"expert_parallel": False}
     return {
         "model": {"config": config},
         "hardware": {"gpu": GPU, "gpus": gpus},

@@ -75,6 +75,12 @@ OF_REQUESTS = (
         obeyed={"training": {"expert_imbalance": 1.0}},
     ),
     Example(
+        rule=requests.EXCHANGE_RUNS_ALONE,
+        pointer="/layout/overlap/expert_parallel",
+        broken={"layout": {"overlap": {"expert_parallel": True}}},
+        obeyed={"layout": {"overlap": {"expert_parallel": False}}},
+    ),
+    Example(
         rule=requests.GRADIENTS_ARE_NOT_COMPRESSED,
         pointer="/training/gradient_compression",
         broken={"training": {"gradient_compression": "bf16"}},
