@@ -18,7 +18,8 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.jobs.adapters import is_matrix, is_named, module_path
-from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
+from plimsoll.planners.questions import LayoutRequest, Lora, Overlap, Recompute, TrainingQuestion
+from plimsoll.planners.stacks.profile import load_profile
 
 DATA = Path(__file__).parents[2] / "data"
 GIB = 2**30
@@ -214,6 +215,9 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
             zero_stage=stage,
             shard_group=data,
             offload="none",
+            # No source says that it divided stages otherwise than its stack does by itself, or hid more traffic.
+            pipeline_layout=load_profile(framework).can.pipeline_layouts[0] if degrees["pp"] > 1 else None,
+            overlap=Overlap(expert_parallel=False),
         ),
         framework=framework,
     )
