@@ -63,6 +63,8 @@ def layout(fields: Mapping[str, Any]) -> str:
     ]
     if fields.get("sequence_parallel"):
         parts.append("sequence parallel")
+    if (fields.get("overlap") or {}).get("expert_parallel"):
+        parts.append("exchange with experts overlapped")
     return ", ".join(parts)
 
 

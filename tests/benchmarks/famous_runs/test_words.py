@@ -38,3 +38,10 @@ def test_beside_a_refused_run_stands_what_was_published():
 
 def test_a_planner_without_a_layout_says_why():
     assert words.difference(planned(), REFUSED, 2.0) == "The planner has no layout of its own: one is no field"
+
+
+def test_an_exchange_that_is_hidden_is_named():
+    assert words.layout({"data_parallel": 8, "overlap": {"expert_parallel": True}}) == (
+        "data 8, exchange with experts overlapped"
+    )
+    assert words.layout({"data_parallel": 8, "overlap": None}) == "data 8"

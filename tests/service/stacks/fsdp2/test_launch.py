@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.plans import HiddenTraffic
 from plimsoll.planners.questions import Recompute
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
@@ -169,6 +170,13 @@ def test_eight_bit_products_leave_the_output_alone(folder: Path):
 @pytest.mark.parametrize(("kernels", "compiles"), [(None, False), ("eager", False), ("compiled", True)])
 def test_only_compiled_kernels_are_compiled(kernels: str | None, compiles: bool, folder: Path):
     assert parsed(launch("fsdp2", asked={"kernels": kernels}), folder).compile.enable is compiles
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_tensor_parallel_traffic_that_hides_is_async_tensor_parallelism(hides: bool, folder: Path):
+    hidden = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=hides, expert_parallel=False)
+    given = launch("fsdp2", tensor_parallel=2, zero_stage=3, asked={"kernels": "compiled"}, overlap=hidden)
+    assert parsed(given, folder).parallelism.enable_async_tensor_parallel is hides
 
 
 def test_whole_experts_lie_on_their_ranks(folder: Path):
