@@ -185,7 +185,8 @@ def _overlap(told: Told) -> Iterator[str]:
         yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
     elif not pairs:
         yield "No traffic overlaps compute."
-    if not job.overlap.parameters and layout.zero_stage > 0:
+    asked = told.question.layout.overlap
+    if asked is not None and asked.parameters is False and layout.zero_stage > 0:
         yield "The gathering of updated parameters overlaps nothing."
     if job.overlap.asks_tensor_parallel and not stack.measured_tensor_overlap:
         yield (
