@@ -14,7 +14,7 @@ from plimsoll.planners.ground.errors import (
 from plimsoll.planners.questions import Lora, Recompute
 from plimsoll.planners.stacks.profile import profiles_to_search
 from plimsoll.planners.training.planning import plan_training
-from tests.planners.factories import LLAMA_7B, gpu, hardware, llama, question, small_llama
+from tests.planners.factories import LLAMA_7B, gpt, gpu, hardware, llama, question, small_llama
 
 
 def test_llama_3_8b_on_eight_cards_fits():
@@ -282,3 +282,68 @@ def test_a_card_without_a_format_is_told_in_which_precisions_it_trains():
     old = gpu(peak_flops_per_second={"fp32": 1e13, "fp16": 1e14})
     with pytest.raises(InvalidQuestion, match=r"does not compute in bf16\. It trains in fp32, fp16-mixed\."):
         plan_training(question(hardware=hardware(8, gpu=old)))
+
+
+class TestMultiTokenPrediction:
+    def plan(self, framework="megatron", *, model=None, layout=None, layers=1):
+        return plan_training(
+            question(
+                model=model or small_llama(),
+                framework=framework,
+                gpus=2,
+                sequence_length=64,
+                global_batch_size=8,
+                multi_token_prediction=layers,
+                layout=layout,
+            )
+        )
+
+    def test_it_is_said_what_it_adds_and_who_counts_it(self):
+        # A layer has 36,992 parameters; three norms of 64 and a matrix of 128 x 64 join it.
+        told = next(note for note in self.plan().assumptions if note.startswith("Multi-token prediction adds"))
+        assert f"1 layer with {36_992 + 3 * 64 + 2 * 64 * 64:,} parameters" in told
+
+    def test_the_table_of_weights_has_it_on_its_stage(self):
+        weights = self.plan(layout={"pipeline_parallel": 2}).plan.sharding.weights
+        of = {weight.name: weight.stage_copies for weight in weights}
+        assert of["model.layers.*.eh_proj.weight"] == (0, 1)
+        assert of["model.embed_tokens.weight"] == (1, 1)
+        assert sum(of["model.layers.*.self_attn.q_proj.weight"]) == 5
+
+    @pytest.mark.parametrize("framework", ["nanotron", "megatron-deepspeed"])
+    def test_other_stacks_refuse_it(self, framework):
+        with pytest.raises(InvalidQuestion, match=f"planned with megatron, not with {framework}") as caught:
+            self.plan(framework)
+        assert caught.value.pointer == "/training/multi_token_prediction"
+
+    def test_of_any_stack_one_that_can_is_chosen(self):
+        assert self.plan("any").plan.layout.framework == "megatron"
+
+    def test_learned_positions_are_refused(self):
+        with pytest.raises(InvalidQuestion, match="a decoder with rotary positions"):
+            self.plan(model=gpt(n_layer=4, n_embd=64, n_head=4))
+
+    def test_a_last_layer_without_attention_is_not_planned(self):
+        mamba = {"model_type": "mamba2", "vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2,
+                 "head_dim": 64, "state_size": 16, "expand": 2, "n_groups": 1}  # fmt: skip
+        with pytest.raises(NotYetAvailable, match="whose last layer has attention"):
+            self.plan(model=describe_config(mamba, name="small"))
+
+    @pytest.mark.parametrize(
+        ("listed", "layers", "words"),
+        [
+            ("Ett|ttL", 1, "lists 0 layers for multi-token prediction"),
+            ("Ett|ttmmL", 1, "asks for 1"),
+            ("Ett|ttmL", 0, "asks for 0"),
+        ],
+    )
+    def test_a_list_of_blocks_has_as_many_as_are_asked_for(self, listed, layers, words):
+        with pytest.raises(ImpossibleLayout) as caught:
+            self.plan(layout={"pipeline_parallel": 2, "pipeline_layout": listed}, layers=layers)
+        assert words in " ".join(broken.detail for broken in caught.value.broken)
+
+    def test_a_later_chunk_of_the_first_stage_cannot_have_it(self):
+        layout = {"pipeline_parallel": 2, "virtual_pipeline": 2, "pipeline_layout": "Ett|tt|m|L"}
+        with pytest.raises(ImpossibleLayout) as caught:
+            self.plan(layout=layout)
+        assert "embedding's table twice" in " ".join(broken.detail for broken in caught.value.broken)
