@@ -92,6 +92,7 @@ FIELDS: tuple[Change, ...] = (
     *each("training.fused_cross_entropy", True, False),
     *each("training.attention", "eager"),
     *each("training.expert_imbalance", 1.5),
+    *each("training.multi_token_prediction", 1),
     *each("training.gradient_compression", "bf16", "fp16", "powersgd", "1-bit"),
     *each("training.kernels", "eager", "fused", "compiled", "foak"),
     *each(
