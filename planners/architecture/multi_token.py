@@ -24,10 +24,7 @@ MOST_KEPT_MODELS = 64
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)
 def with_multi_token_prediction(same: ByIdentity[ModelSpec], layers: int) -> ModelSpec:
-    """Return the model with so many further layers of its last one's kind, and what joins them to it.
-
-    What was said of such layers that are left out holds no longer.
-    """
+    """Return the model with so many further layers of its last one's kind, and what joins them to it."""
     model = same.value
     last = max(model.layers, key=lambda block: max(block.layers))
     further = tuple(range(model.num_layers, model.num_layers + layers))
@@ -36,8 +33,13 @@ def with_multi_token_prediction(same: ByIdentity[ModelSpec], layers: int) -> Mod
         model,
         layers=tuple(extended if block is last else block for block in model.layers),
         multi_token=_joint(last, model.hidden_size, further),
-        assumptions=tuple(note for note in model.assumptions if not note.startswith(BESIDE_MODEL)),
+        assumptions=still_assumed(model.assumptions, layers),
     )
+
+
+def still_assumed(assumptions: tuple[str, ...], layers: int) -> tuple[str, ...]:
+    """Return what is assumed of a model that is trained with so many: with any, not that they are left out."""
+    return tuple(note for note in assumptions if not (layers and note.startswith(BESIDE_MODEL)))
 
 
 def _joint(last: Block, hidden_size: int, further: tuple[int, ...]) -> Block:

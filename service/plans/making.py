@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import structlog
 
+from plimsoll.planners.architecture.multi_token import still_assumed
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.hardware import Hardware
@@ -64,7 +65,8 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         model_name=resolved.model.name if resolved.model.is_listed else None,
     )
     artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
-    assumptions = (*request.default_notes(), *resolved.model.assumptions, *question.hardware.gpu.assumptions)
+    of_model = still_assumed(resolved.model.assumptions, question.multi_token_prediction)
+    assumptions = (*request.default_notes(), *of_model, *question.hardware.gpu.assumptions)
     body = answer_body(
         TrainPlanBody, resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions
     )

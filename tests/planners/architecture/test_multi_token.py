@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.architecture.multi_token import with_multi_token_prediction
+from plimsoll.planners.architecture.multi_token import still_assumed, with_multi_token_prediction
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.identity import ByIdentity
@@ -60,3 +60,4 @@ def test_that_such_layers_are_left_out_is_said_no_longer():
     assert announced.assumptions
     assert not model.assumptions
     assert not with_multi_token_prediction(ByIdentity(announced), 1).assumptions
+    assert still_assumed(announced.assumptions, 0) == announced.assumptions
