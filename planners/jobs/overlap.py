@@ -1,7 +1,7 @@
 """Which traffic computation hides in a job: what its client asks for, and else what the stack does.
 
-What a stack can do stands in the table `overlap` of its `stack.toml`. Whether the exchange with experts is hidden is
-the search's to choose, layout by layer of choices; the rest is the same for all of a job's layouts.
+What a stack can do stands in the table `overlap` of its `stack.toml`. Whether the exchange with experts is hidden may
+differ from layout to layout, and the search chooses it; the rest is the same for all of a job's layouts.
 """
 
 from __future__ import annotations
