@@ -93,7 +93,7 @@ def _megatron_launch(job: Job) -> Read:
                 "sequence_length": values["sequence_length"],
                 "micro_batch_size": values["micro_batch_size"],
                 "global_batch_size": batch,
-                "recompute": _recompute(values),
+                "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
             },
             "layout": {
@@ -160,13 +160,13 @@ def _precision(values: Values) -> str:
     return "bf16-mixed" if values.get("bf16") else "fp16-mixed" if values.get("fp16") else "fp32"
 
 
-def _recompute(values: Values) -> str | dict[str, int]:
+def _recompute(values: Values, virtual_pipeline: int) -> str | dict[str, int]:
     granularity = values.get("recompute") or ("selective" if values.get("recompute_selective") else "none")
     if granularity != "full":
         return str(granularity)
-    # "uniform" divides all layers into units of that many; "block" recomputes that many of each stage.
+    # "uniform" divides all layers into units of that many; "block" recomputes that many of each virtual stage.
     if values.get("recompute_method") == "block" and "recompute_layers" in values:
-        return {"full_layers": int(values["recompute_layers"])}
+        return {"full_layers": int(values["recompute_layers"]) * virtual_pipeline}
     return "full"
 
 

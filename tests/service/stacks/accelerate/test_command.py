@@ -136,10 +136,11 @@ def test_megatrons_arguments_describe_model_and_layout():
     # 16 GPUs over 2 x 2 leave 4 replicas; 32 layers over 2 stages of chunks of 4 are 4 chunks a stage.
     assert read["layout"] == {
         "tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "data_parallel": 4,
-        "virtual_pipeline": 4, "sequence_parallel": True, "zero_stage": 1,
+        "virtual_pipeline": 4, "pipeline_layout": "even", "sequence_parallel": True, "zero_stage": 1,
         "overlap": {"gradients": True, "parameters": False, "expert_parallel": False, "tensor_parallel": True},
     }  # fmt: skip
-    assert read["training"]["recompute"] == {"full_layers": 3}
+    # Three layers of each of the four.
+    assert read["training"]["recompute"] == {"full_layers": 12}
 
 
 def test_megatron_without_a_gate_is_a_gpt_and_its_batch_one_micro_batch_a_replica():
