@@ -15,7 +15,7 @@ from plimsoll.planners.layouts.stages import StageRows, deciding_stages, pipelin
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
-from plimsoll.planners.memory.programs.choice import events_of, prepared
+from plimsoll.planners.memory.programs.choice import events_of_stages, prepared
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
@@ -221,7 +221,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     reserved, runtime = _reserved(stream_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
     host = host_bytes(asked.held, asked.made, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
-    events = tuple(events_of(programs, row, index) for row in range(len(stages)))
+    events = events_of_stages(programs, len(stages), index)
     allocated = np.array([of_stage.largest.total for of_stage in events])
     return Account(
         asked=asked,

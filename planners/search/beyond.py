@@ -41,7 +41,7 @@ from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import least_seconds, least_seconds_of_any_stages, step_seconds
 
 # Bases that are given stages at once, the fastest first: the best of the first spare most others.
-BASES_AT_FIRST, MOST_BASES = 1024, 16_384
+BASES_AT_FIRST, MOST_BASES = 64, 16_384
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192

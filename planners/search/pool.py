@@ -13,7 +13,14 @@ from plimsoll.planners.ground.errors import PlanningStopped
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, concatenate
+from plimsoll.planners.layouts.candidates import (
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    candidates_from_rows,
+    concatenate,
+)
 from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
@@ -80,30 +87,36 @@ def evaluated(
     `should_stop` is asked before every chunk of layouts; raises `PlanningStopped` once it says so.
     """
     efficiency = efficiency_on(job.profile.name, hardware)
-    parts, grid = [], grid.smallest()
+    parts = []
+    for part in in_chunks(grid, should_stop):
+        considered = len(part)
+        if only_room:
+            part = replace(part, distinct=part.distinct & _could_fit(part, job, hardware)).smallest()
+        contenders = _contenders_of(part, job, hardware, efficiency) if len(part) else none_of(job)
+        parts.append(replace(contenders, considered=considered))
+    return _one_pool(parts) if parts else None
+
+
+def in_chunks(grid: Grid, should_stop: ShouldStop) -> Iterator[Grid]:
+    """Yield grids of no more layouts than caches hold, that together have a grid's distinct ones; see `evaluated`."""
+    grid = grid.smallest()
     for bases in alike(grid):
         step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
         for start in range(0, bases.size, step):
             if should_stop():
                 raise PlanningStopped
-            part = grid.of_bases(bases[start : start + step]).smallest()
-            considered = len(part)
-            if only_room:
-                part = replace(part, distinct=part.distinct & _could_fit(part, job, hardware)).smallest()
-            contenders = _contenders_of(part, job, hardware, efficiency) if len(part) else _none_of(part, job)
-            parts.append(replace(contenders, considered=considered))
-    return _one_pool(parts) if parts else None
+            yield grid.of_bases(bases[start : start + step]).smallest()
 
 
 def _could_fit(part: Grid, job: Job, hardware: Hardware) -> BoolArray:
     return least_bytes(part.layouts, job) <= hardware.limit_bytes
 
 
-def _none_of(part: Grid, job: Job) -> Pool:
-    """Return the pool of a grid without layouts."""
+def none_of(job: Job) -> Pool:
+    """Return a pool without layouts."""
     return Pool(
         job=job,
-        layouts=part.take(np.zeros(0, dtype=np.int64)),
+        layouts=candidates_from_rows([]),
         **dict.fromkeys(("peaks", "node_host", "excess", "verdicts", "seconds"), np.zeros(0)),
         steps=untimed(0),
         considered=0,

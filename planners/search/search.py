@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.ground.errors import ImpossibleLayout
-from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop, never
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import IntArray
@@ -26,6 +25,7 @@ from plimsoll.planners.search.ranking import best_index, closest_index, pareto_f
 from plimsoll.planners.search.rules.every import obey, rule_by_name
 from plimsoll.planners.search.rules.fields import request_pointer
 from plimsoll.planners.search.rules.request import DEGREES_MULTIPLY_TO_GPUS
+from plimsoll.planners.search.unbeaten import bounded, unbeaten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +118,15 @@ def _usual(
 
     The layouts of the least memory are among them where they could have more room than the others.
     """
-    pools: list[Pool] = []
+    grids: list[tuple[Job, Grid]] = []
     others: list[Beyond] = []
     for job in jobs:
         beyond = beyond_usual(question, job, counts, with_offload=with_offload)
         everything = all_of_few(beyond) if len(beyond) else None
-        grid = everything or candidate_grid(question, job, usual_counts(counts))
-        pool = _pool(grid, job, question.hardware, excluded, should_stop)
-        pools.extend([] if pool is None else [pool])
+        grid = _obeying(everything or candidate_grid(question, job, usual_counts(counts)), job, excluded)
+        grids.extend([] if grid is None else [(job, grid)])
         others.extend([] if everything else [beyond])
+    pools = _evaluated(question, grids, should_stop)
     best = best_of(question, pools)
     if best is None or best.leaves_open(counts):
         least = (least_memory(beyond, should_stop) for beyond in others)
@@ -134,16 +134,27 @@ def _usual(
     return pools, others
 
 
-def _pool(
-    everything: Grid, job: Job, hardware: Hardware, excluded: Counter[str], should_stop: ShouldStop
-) -> Pool | None:
-    """Return the contenders of a grid of one framework's layouts; None where none of them can exist."""
+def _evaluated(question: TrainingQuestion, grids: Sequence[tuple[Job, Grid]], should_stop: ShouldStop) -> list[Pool]:
+    """Return the contenders of several frameworks' grids, that with the fastest layout first; or the closest to fit."""
+    hardware = question.hardware
+    every = (bounded(grid, job, hardware, should_stop) for job, grid in grids)
+    pools: list[Pool] = []
+    for some in sorted((some for some in every if some is not None), key=lambda one: one.fastest):
+        pools.extend(unbeaten(some, question, pools, should_stop))
+    if any(pool.fitting for pool in pools):
+        return pools
+    nearest = (evaluated(grid, job, hardware, should_stop) for job, grid in grids)
+    return [pool for pool in nearest if pool is not None]
+
+
+def _obeying(everything: Grid, job: Job, excluded: Counter[str]) -> Grid | None:
+    """Return a grid of one framework's layouts without those that break a rule; None where none can exist."""
     if not everything.bases:
         excluded[DEGREES_MULTIPLY_TO_GPUS.name] += 1
         return None
     obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
-    return evaluated(replace(everything, distinct=obeyed.allowed), job, hardware, should_stop)
+    return replace(everything, distinct=obeyed.allowed)
 
 
 def _choose(

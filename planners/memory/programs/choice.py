@@ -19,8 +19,10 @@ from plimsoll.planners.memory.programs.sharded import sharded
 from plimsoll.planners.memory.programs.sharded_stage import sharded_stage
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
+from plimsoll.planners.memory.steps.at_stage import alike, at_stage, at_stages
 from plimsoll.planners.memory.steps.events import Events
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
+from plimsoll.planners.memory.steps.record_stages import RecordedStages
 from plimsoll.planners.memory.steps.step import Step
 
 
@@ -96,6 +98,19 @@ def events_of(programs: Iterable[Prepared], row: int, index: int) -> Events:
             program.run(step, at_stage(quantities, row, index))
             step.close()
     return events
+
+
+def events_of_stages(programs: Iterable[Prepared], stages: int, index: int) -> tuple[Events, ...]:
+    """Return what every stage of one layout of a list allocates and releases: the same as `events_of` of each."""
+    found = [Events() for _ in range(stages)]
+    for program, quantities, own in programs:
+        if own is None or own[index if own.size > 1 else 0]:
+            for rows in alike(quantities, stages, index):
+                step = RecordedStages(len(rows))
+                program.run(step, at_stages(quantities, rows, index))
+                for row, events in zip(rows, step.events(), strict=True):
+                    found[row].append(events)
+    return tuple(found)
 
 
 def _program(job: Job, zero_stage: int) -> Program:

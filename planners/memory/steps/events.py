@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -82,6 +82,12 @@ class Events:
             start = repeat.end
         if start < len(self.written):
             yield self.written[start:], None
+
+    def append(self, later: Events) -> None:
+        """Let the events of another step, that begins with nothing, come behind these."""
+        begin = len(self.written)
+        self.written.extend(later.written)
+        self.repeats.extend(replace(again, start=again.start + begin, end=again.end + begin) for again in later.repeats)
 
     def repeat(self, start: int, times: int, *, further: int, more: tuple[int, ...]) -> None:
         """Let the events from `start` on come again."""

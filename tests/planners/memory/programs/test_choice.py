@@ -20,7 +20,8 @@ from plimsoll.planners.memory.programs.choice import (
     stage_peaks,
 )
 from plimsoll.planners.memory.programs.question import question_of
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.at_stage import at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of
 from tests.planners.factories import small_llama, small_mixtral

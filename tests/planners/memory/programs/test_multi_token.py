@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.planners.memory.programs.multi_token import joint_bytes, multi_token
-from plimsoll.planners.memory.steps.record import at_stage
+from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import asked, events, held, memory

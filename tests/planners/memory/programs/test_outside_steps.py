@@ -3,7 +3,8 @@
 import pytest
 
 from plimsoll.planners.memory.programs.outside_steps import hold, instants_of
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.at_stage import at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import EVALUATION, LOADING
 from plimsoll.planners.questions import Evaluation
 from tests.planners.factories import small_llama

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.at_stage import at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import Step
 from tests.planners.memory.steps.small_layers import LAYOUTS, STAGES, drawn
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.reserved_memory.planned_events import each_by_itself
+from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.layers import Layers, layers_of
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
-from plimsoll.planners.memory.steps.record import RecordedStep, UnbalancedStep, at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep, UnbalancedStep
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
 from plimsoll.planners.memory.timeline import moments_of
 from tests.planners.memory.steps.small_layers import drawn, layer, run

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.layers import layers_of
 from plimsoll.planners.memory.steps.on_rank import Moment
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import Step
 from tests.planners.memory.steps.small_layers import LAYOUTS, STAGES, drawn, layer, run
 

@@ -11,8 +11,9 @@ from plimsoll.planners.layouts.candidates import FULL, NONE, candidates_from_row
 from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.programs.zero.engine import zero_engine
 from plimsoll.planners.memory.programs.zero.stage import zero_engine_stage
+from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.layers import Part
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import Step
 from plimsoll.planners.questions import Lora
 from plimsoll.planners.stacks.profile import load_profile
