@@ -416,7 +416,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCounts:
-    """How large the search was; a layout counts as considered if its memory was evaluated, or bounded."""
+    """How large the search was.
+
+    A layout counts as considered if its memory was worked out, or bounded where another one beats it or it has no room;
+    as fitting, if its memory was worked out and fits.
+    """
 
     layouts_considered: int
     layouts_excluded: int

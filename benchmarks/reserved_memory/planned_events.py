@@ -11,8 +11,9 @@ import numpy as np
 from plimsoll.planners.memory.programs.choice import OUTSIDE_STEPS, prepared
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, REDUCED
+from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.layers import Run, layers_of
-from plimsoll.planners.memory.steps.record import RecordedStep, at_stage
+from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import Held
 from plimsoll.service.worker.recording.allocator import CachingAllocator
 

@@ -25,10 +25,11 @@ from plimsoll.planners.questions import TrainingQuestion
 Bases = dict[str, IntArray]
 
 
-def every_base(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
-    """Return all bases of the GPU counts, one entry each.
+def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
+    """Return all meshes of the GPU counts, one entry each.
 
-    How a pipeline's blocks are divided (`with_stages`) and shard groups (`with_shard_groups`) are apart.
+    Micro-batch sizes (`with_micro_batches`), how a pipeline's blocks are divided (`with_stages`) and shard groups
+    (`with_shard_groups`) are apart.
     """
     request, can, layers = question.layout, job.profile.can, job.model.num_layers
     batch, most = question.global_batch_size, int(gpus.max())
@@ -45,9 +46,24 @@ def every_base(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     ranks = bases["gpus"] // (bases["tensor_parallel"] * bases["pipeline_parallel"])
     bases["data_parallel"] = data = ranks // bases["context_parallel"]
     is_asked = data == (request.data_parallel or data)
-    divides = batch % np.maximum(data, 1) == 0
+    divides = batch % np.maximum(data * (question.micro_batch_size or 1), 1) == 0
     bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
-    return _with_experts(_with_micro_batches(bases, question), question, job)
+    return _with_experts(bases, question, job)
+
+
+def with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
+    """Return the bases with every micro-batch size that they can have."""
+    batch = question.global_batch_size
+    bases = _times(bases, "micro_batch_size", _fixed_or(question.micro_batch_size, divisors(batch)))
+    return _where(bases, batch % (bases["data_parallel"] * bases["micro_batch_size"]) == 0)
+
+
+def with_extreme_micro_batches(bases: Bases, question: TrainingQuestion) -> tuple[Bases, Bases]:
+    """Return the bases with the smallest and with the largest micro-batch that they can have."""
+    data, fixed = bases["data_parallel"], question.micro_batch_size
+    smallest = np.full_like(data, fixed or 1)
+    largest = smallest if fixed else question.global_batch_size // data
+    return {**bases, "micro_batch_size": smallest}, {**bases, "micro_batch_size": largest}
 
 
 def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
@@ -115,17 +131,15 @@ def only(bases: Mapping[str, IntArray], kept: BoolArray | IntArray) -> Bases:
     return {name: values[kept] for name, values in bases.items()}
 
 
+def together(*parts: Mapping[str, IntArray]) -> Bases:
+    """Return the bases of all parts, in order."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def divisors(number: int) -> list[int]:
     """Return all divisors, rising."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
-
-
-def _with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
-    """Return the bases with every micro-batch size that they can have."""
-    batch = question.global_batch_size
-    bases = _times(bases, "micro_batch_size", _fixed_or(question.micro_batch_size, divisors(batch)))
-    return _where(bases, batch % (bases["data_parallel"] * bases["micro_batch_size"]) == 0)
 
 
 def most_chunks(bases: Bases, question: TrainingQuestion, job: Job) -> IntArray:

@@ -18,16 +18,19 @@ import numpy as np
 
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import FULL, NONE, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import FULL, NONE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
 from plimsoll.planners.search.bases import (
     Bases,
-    every_base,
+    every_mesh,
     expert_overlap_choices,
     most_chunks,
     only,
+    together,
+    with_extreme_micro_batches,
+    with_micro_batches,
     with_shard_groups,
     with_stages,
 )
@@ -38,10 +41,15 @@ from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.timing.efficiency import efficiency_on
-from plimsoll.planners.timing.step import least_seconds, least_seconds_of_any_stages, step_seconds
+from plimsoll.planners.timing.step import (
+    least_seconds,
+    least_seconds_of_any_sizes,
+    least_seconds_of_any_stages,
+    step_seconds,
+)
 
-# Bases that are given stages at once, the fastest first: the best of the first spare most others.
-BASES_AT_FIRST, MOST_BASES = 64, 16_384
+# Meshes that are given micro-batches and stages at once, the fastest first: the best of the first spare most others.
+MESHES_AT_FIRST, MOST_MESHES = 128, 4096
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
@@ -49,16 +57,16 @@ FEW_LAYOUTS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """All layouts of one framework on some GPUs: bases without stages and shard groups, and the choices on each."""
+    """All layouts of one framework on some GPUs: meshes without micro-batches and stages, and the choices on each."""
 
     question: TrainingQuestion
     job: Job
-    bases: Bases
+    meshes: Bases
     choices: Choices
 
     def __len__(self) -> int:
-        """Return the number of bases without stages and shard groups."""
-        return self.bases["gpus"].size
+        """Return the number of meshes."""
+        return self.meshes["gpus"].size
 
 
 def beyond_usual(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool) -> Beyond:
@@ -66,7 +74,7 @@ def beyond_usual(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_o
     choices = choices_of(question, job)
     if with_offload:
         choices = replace(choices, offload=offload_choices(question, job.profile.can))
-    return Beyond(question=question, job=job, bases=every_base(question, job, gpus), choices=choices)
+    return Beyond(question=question, job=job, meshes=every_mesh(question, job, gpus), choices=choices)
 
 
 def all_of_few(beyond: Beyond) -> Grid | None:
@@ -80,7 +88,10 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     each = len(choices.zero_stages) * len(choices.offload) * len(choices.recompute) * len(choices.fused_cross_entropy)
     if len(beyond) * each > FEW_LAYOUTS:
         return None
-    bases = with_shard_groups(with_stages(beyond.bases, beyond.question, beyond.job), beyond.question, beyond.job)
+    sized = with_micro_batches(beyond.meshes, beyond.question)
+    if sized["gpus"].size * each > FEW_LAYOUTS:
+        return None
+    bases = with_shard_groups(with_stages(sized, beyond.question, beyond.job), beyond.question, beyond.job)
     if bases["gpus"].size * each > FEW_LAYOUTS:
         return None
     grid = grid_over(beyond.question, beyond.job, bases, choices)
@@ -94,15 +105,15 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     Those have the smallest micro-batches, or one micro-batch and so no sums of gradients, no virtual stages, a fused
     loss, and recompute all layers or, where that keeps more than it spares, none.
     """
-    question, bases, choices = beyond.question, beyond.bases, beyond.choices
-    size, data = bases["micro_batch_size"], bases["data_parallel"]
-    is_least = (size == 1) | (data * size == question.global_batch_size) | (question.micro_batch_size is not None)
+    question, choices = beyond.question, beyond.choices
+    smallest, largest = with_extreme_micro_batches(beyond.meshes, question)
+    is_larger = largest["micro_batch_size"] > smallest["micro_batch_size"]
     some = replace(
         choices,
         recompute=tuple(choice for choice in choices.recompute if choice[1] == 1.0),
         fused_cross_entropy=choices.fused_cross_entropy[-1:],
     )
-    staged = with_stages(only(bases, is_least), question, beyond.job)
+    staged = with_stages(together(smallest, only(largest, is_larger)), question, beyond.job)
     # A list of blocks says how many virtual stages there are.
     says = question.layout.virtual_pipeline is not None or question.layout.pipeline_layout is not None
     is_plain = (staged["virtual_pipeline"] == 1) | says
@@ -117,17 +128,18 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them."""
-    least, gpus = _least_seconds(beyond, beyond.bases), beyond.bases["gpus"]
-    simplest = least_complexity(beyond.bases)
-    possible = np.flatnonzero(best.could_lose_to(gpus, least, simplest))
-    order = objective_of(beyond.question, gpus[possible], least[possible])
+    least = _least_of_meshes(beyond)
+    possible = np.flatnonzero(_can_win(beyond.meshes, least, best))
+    order = objective_of(beyond.question, beyond.meshes["gpus"][possible], least[possible])
     possible = possible[np.argsort(order, kind="stable")]
-    start, step = 0, BASES_AT_FIRST
+    start, step = 0, MESHES_AT_FIRST
     while start < possible.size:
         block = possible[start : start + step]
-        start, step = start + step, min(2 * step, MOST_BASES)
-        still = block[best.could_lose_to(gpus[block], least[block], simplest[block])]
-        staged = with_stages(only(beyond.bases, still), beyond.question, beyond.job)
+        start, step = start + step, min(2 * step, MOST_MESHES)
+        still = block[_can_win(only(beyond.meshes, block), least[block], best)]
+        sized = with_micro_batches(only(beyond.meshes, still), beyond.question)
+        sized = _fast(sized, _least_seconds(beyond, sized), best)
+        staged = with_stages(sized, beyond.question, beyond.job)
         staged = _fast(staged, _least_seconds(beyond, staged), best)
         if not staged["gpus"].size:
             continue
@@ -143,7 +155,29 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
 
 def _fast(bases: Bases, least: FloatArray, best: Best) -> Bases:
     """Return the bases that can go before the best layout, by the least seconds of each."""
-    return only(bases, best.could_lose_to(bases["gpus"], least, least_complexity(bases)))
+    return only(bases, _can_win(bases, least, best))
+
+
+def _can_win(bases: Bases, least: FloatArray, best: Best) -> BoolArray:
+    return best.could_lose_to(bases["gpus"], least, least_complexity(bases))
+
+
+def _least_of_meshes(beyond: Beyond) -> FloatArray:
+    """Return the least that each mesh can take, whatever its micro-batches and stages."""
+    question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
+    smallest, largest = with_extreme_micro_batches(beyond.meshes, question)
+    chunks, efficiency = most_chunks(smallest, question, job), efficiency_on(job.profile.name, hardware)
+    plain = {"virtual_pipeline": np.ones_like(chunks), "pipeline_layout": np.zeros_like(chunks)}
+    every = {**largest, **plain, "shard_group": largest["data_parallel"]}
+    hides = any(expert_overlap_choices(question, job))
+
+    def passes(grid: Grid, index: IntArray) -> FloatArray:
+        small = replace(grid.layouts, micro_batch_size=smallest["micro_batch_size"][index])
+        return least_seconds_of_any_sizes(
+            small, grid.layouts, job, hardware, efficiency, chunks[index], hides_exchange=hides
+        )
+
+    return _least_of(beyond, every, replace(beyond.choices, recompute=((NONE, 1.0),)), passes)
 
 
 def _least_seconds(beyond: Beyond, bases: Bases) -> FloatArray:

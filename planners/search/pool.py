@@ -97,10 +97,10 @@ def evaluated(
     return _one_pool(parts) if parts else None
 
 
-def in_chunks(grid: Grid, should_stop: ShouldStop) -> Iterator[Grid]:
+def in_chunks(grid: Grid, should_stop: ShouldStop, *, stages_apart: bool = True) -> Iterator[Grid]:
     """Yield grids of no more layouts than caches hold, that together have a grid's distinct ones; see `evaluated`."""
     grid = grid.smallest()
-    for bases in alike(grid):
+    for bases in alike(grid, stages_apart=stages_apart):
         step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
         for start in range(0, bases.size, step):
             if should_stop():
@@ -124,15 +124,16 @@ def none_of(job: Job) -> Pool:
     )
 
 
-def alike(grid: Grid) -> Iterator[IntArray]:
-    """Yield bases that may have much the same ZeRO stages and offload, those of one stage and of several apart.
+def alike(grid: Grid, *, stages_apart: bool = True) -> Iterator[IntArray]:
+    """Yield bases that may have much the same ZeRO stages and offload.
 
-    A single stage is worked out once. Bases with other choices go together where that wastes fewer layouts than one
-    more call costs; not with other ZeRO stages where experts are divided, for which a shard group may have no ranks.
+    With `stages_apart` those of one stage are apart from those of several, so that it is worked out once. Bases with
+    other choices go together where that wastes fewer layouts than one more call costs; not with other ZeRO stages where
+    experts are divided, for which a shard group may have no ranks.
     """
     allowed = np.broadcast_to(grid.distinct, grid.shape).any(axis=(0, 1))
     kinds = 2 ** np.arange(allowed.shape[0]) @ allowed.astype(np.int64)
-    apart = np.broadcast_to(grid.layouts.pipeline_parallel > 1, (grid.bases,)).astype(np.int64)
+    apart = np.broadcast_to(stages_apart & (grid.layouts.pipeline_parallel > 1), (grid.bases,)).astype(np.int64)
     if (grid.layouts.expert_parallel > 1).any():
         stages = np.broadcast_to(1 << grid.layouts.zero_stage, allowed.shape)
         apart = apart + 2 * np.bitwise_or.reduce(np.where(allowed, stages, 0), axis=0)

@@ -67,7 +67,7 @@ def bounded(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop) -
 
     Raises `PlanningStopped` once `should_stop` says so.
     """
-    parts = tuple(in_chunks(grid, should_stop))
+    parts = tuple(in_chunks(grid, should_stop, stages_apart=False))
     if not parts:
         return None
     found = [_cells_with_room(part, job, hardware) for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -139,6 +139,33 @@ def least_seconds_of_any_stages(
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups, equal_shares)
     fill = np.zeros(1) if job.pipeline_schedule == PIPEDREAM else pace.fill / most_chunks
     return _passes(layouts, job, pace) + fill
+
+
+def least_seconds_of_any_sizes(
+    smallest: Candidates,
+    largest: Candidates,
+    job: Job,
+    hardware: Hardware,
+    efficiency: Efficiency,
+    most_chunks: IntArray,
+    *,
+    hides_exchange: bool,
+) -> FloatArray:
+    """Return the same for the best micro-batches between two sizes of each mesh.
+
+    The larger a micro-batch, the less each of its tokens takes; the smaller, the sooner a pipeline is full. With
+    `hides_exchange` computation may hide the exchange with experts.
+    """
+    groups = rank_groups(largest, job, hardware, efficiency)
+    pace = micro_batch_pace(largest, job, hardware, efficiency, groups, equal_shares)
+    exchange = pace.expert_exchange
+    if hides_exchange:
+        beside = exchange - pace.forward - pace.backward
+        exchange = np.maximum(beside, efficiency.stack.expert_overlap_cost_fraction * exchange)
+    result = _passes(largest, job, replace(pace, expert_exchange=exchange))
+    if job.pipeline_schedule == PIPEDREAM:
+        return result
+    return result + micro_batch_pace(smallest, job, hardware, efficiency, groups, equal_shares).fill / most_chunks
 
 
 def _passes(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:

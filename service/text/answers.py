@@ -303,7 +303,7 @@ def _cost(other: Mapping[str, Any]) -> str:
 
 def _search(search: Mapping[str, Any]) -> str:
     return (
-        f"Searched {counted(search['layouts_considered'], 'layout')} ({search['layouts_fitting']:,} fit; "
+        f"Searched {counted(search['layouts_considered'], 'layout')} ({search['layouts_fitting']:,} shown to fit; "
         f"{search['layouts_excluded']:,} more were excluded by a rule) in {seconds_text(search['seconds'])}."
     )
 

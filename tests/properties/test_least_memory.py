@@ -14,7 +14,13 @@ from plimsoll.planners.memory.peak import least_bytes, peak_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.able import jobs_of, problems
 from plimsoll.planners.search.axes import choices_of, grid_over, offload_choices
-from plimsoll.planners.search.bases import every_base, only, with_shard_groups, with_stages
+from plimsoll.planners.search.bases import (
+    every_mesh,
+    only,
+    with_micro_batches,
+    with_shard_groups,
+    with_stages,
+)
 from plimsoll.planners.search.pool import alike
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.stacks.profile import load_profile
@@ -28,7 +34,9 @@ def grid_of_some(draw: st.DrawFn, asked: TrainingQuestion) -> Grid:
     """Some bases of a job with everything that may be chosen on them, as far as rules allow it."""
     (job,) = jobs_of(asked)
     gpus = np.array([asked.hardware.gpus.minimum])
-    bases = with_shard_groups(with_stages(every_base(asked, job, gpus), asked, job), asked, job)
+    bases = with_shard_groups(
+        with_stages(with_micro_batches(every_mesh(asked, job, gpus), asked), asked, job), asked, job
+    )
     count = bases["gpus"].size
     assume(count)
     seed = draw(st.integers(0, 2**32 - 1))

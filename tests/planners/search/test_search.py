@@ -6,7 +6,7 @@ from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.axes import grid_over
-from plimsoll.planners.search.bases import with_shard_groups, with_stages
+from plimsoll.planners.search.bases import with_micro_batches, with_shard_groups, with_stages
 from plimsoll.planners.search.beyond import beyond_usual
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.search.search import search
@@ -31,7 +31,7 @@ def one_by_one(framework: str, asked):
     """Return verdicts and seconds of every layout that obeys all rules, each worked out in a plain list."""
     through = training_job(asked, load_profile(framework))
     everything = beyond_usual(asked, through, np.array([asked.hardware.gpus.minimum]), with_offload=True)
-    bases = with_shard_groups(with_stages(everything.bases, asked, through), asked, through)
+    bases = with_shard_groups(with_stages(with_micro_batches(everything.meshes, asked), asked, through), asked, through)
     listed = grid_over(asked, through, bases, everything.choices).every()
     allowed = listed.take(obey(listed, through).allowed)
     needs = needs_of(allowed, through)

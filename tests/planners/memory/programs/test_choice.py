@@ -15,6 +15,7 @@ from plimsoll.planners.memory.programs.choice import (
     RESIDENT,
     SHARDED,
     events_of,
+    events_of_stages,
     prepared,
     programs_of,
     stage_peaks,
@@ -89,6 +90,16 @@ def test_a_stored_plan_s_events_are_those_of_every_layer_by_itself(number):
         program.run(runs, own)
         program.run(every, each_by_itself(own) if hasattr(own, "layers") else own)
         assert list(runs.events) == list(every.events)
+
+
+@pytest.mark.parametrize("number", DRAWN)
+def test_a_stored_plan_s_stages_written_down_at_once_are_those_of_each_by_itself(number):
+    question = asked_by(number)
+    programs, stages = prepared(question), question.rows.stage.shape[0]
+    for row, events in enumerate(events_of_stages(programs, stages, 0)):
+        alone = events_of(programs, row, 0)
+        assert list(events) == list(alone)
+        assert events.largest == alone.largest
 
 
 @pytest.mark.parametrize("number", DRAWN)

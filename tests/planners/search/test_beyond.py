@@ -1,0 +1,44 @@
+"""The bounds of meshes, before they have micro-batches and stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.search import beyond
+from plimsoll.planners.search.bases import with_micro_batches, with_stages
+from plimsoll.planners.stacks.profile import load_profile
+from tests.planners.factories import LLAMA_3_70B, llama, question, small_mixtral
+
+
+def least_of_each(everything, asked, *, staged: bool):
+    """Return the least of each mesh by its every micro-batch and, if asked, by all of its stages."""
+    sized = with_micro_batches({**everything.meshes, "number": np.arange(len(everything))}, asked)
+    if staged:
+        sized = with_stages(sized, asked, everything.job)
+    number = sized.pop("number")
+    least = np.full(len(everything), np.inf)
+    np.minimum.at(least, number, beyond._least_seconds(everything, sized))
+    return least
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize(
+    ("framework", "model", "gpus", "batch"),
+    [
+        ("megatron", llama(LLAMA_3_70B), 96, 960),
+        ("fsdp2", llama(LLAMA_3_70B), 40, 15_360),
+        ("nanotron", llama(LLAMA_3_70B), 24, 120),
+        ("megatron", small_mixtral(), 48, 480),
+        ("fsdp2", small_mixtral(), 24, 96),
+    ],
+)
+def test_no_micro_batch_and_no_stages_are_faster_than_the_bound_of_a_mesh(framework, model, gpus, batch, staged):
+    asked = question(framework=framework, model=model, gpus=gpus, global_batch_size=batch)
+    job = training_job(asked, load_profile(framework))
+    everything = beyond.beyond_usual(asked, job, np.array([gpus]), with_offload=False)
+    bound = beyond._least_of_meshes(everything)
+    least = least_of_each(everything, asked, staged=staged)
+    assert np.isfinite(bound).any()
+    assert (bound <= least * (1 + 1e-12)).all()
