@@ -20,6 +20,7 @@ from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, NONE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Grid
+from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
 from plimsoll.planners.search.bases import (
@@ -39,7 +40,8 @@ from plimsoll.planners.search.objectives import objective_of
 from plimsoll.planners.search.pool import Pool, alike, evaluated
 from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
-from plimsoll.planners.search.rules.every import obey
+from plimsoll.planners.search.rules.every import RULES_OF_SHARD_GROUPS, obey
+from plimsoll.planners.search.rules.rule import anywhere
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import (
     least_seconds,
@@ -105,14 +107,9 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     Those have the smallest micro-batches, or one micro-batch and so no sums of gradients, no virtual stages, a fused
     loss, and recompute all layers or, where that keeps more than it spares, none.
     """
-    question, choices = beyond.question, beyond.choices
+    question = beyond.question
     smallest, largest = with_extreme_micro_batches(beyond.meshes, question)
     is_larger = largest["micro_batch_size"] > smallest["micro_batch_size"]
-    some = replace(
-        choices,
-        recompute=tuple(choice for choice in choices.recompute if choice[1] == 1.0),
-        fused_cross_entropy=choices.fused_cross_entropy[-1:],
-    )
     staged = with_stages(together(smallest, only(largest, is_larger)), question, beyond.job)
     # A list of blocks says how many virtual stages there are.
     says = question.layout.virtual_pipeline is not None or question.layout.pipeline_layout is not None
@@ -122,8 +119,37 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     least = with_shard_groups(only(staged, is_plain), question, beyond.job)
     if not least["gpus"].size:
         return None
-    grid = _allowed(grid_over(question, beyond.job, least, some), beyond.job)
+    grid = _allowed(grid_over(question, beyond.job, least, _of_least_memory(beyond.choices)), beyond.job)
     return evaluated(grid, beyond.job, question.hardware, should_stop)
+
+
+def _of_least_memory(choices: Choices) -> Choices:
+    """Return the choices that take least memory on any base: all layers computed again, or none, and a fused loss."""
+    return replace(
+        choices,
+        recompute=tuple(choice for choice in choices.recompute if choice[1] == 1.0),
+        fused_cross_entropy=choices.fused_cross_entropy[-1:],
+    )
+
+
+def _with_room(beyond: Beyond, bases: Bases) -> Bases:
+    """Return the bases without shard groups of which any layout could have room, by the least that those take.
+
+    States take least where they are divided over all replicas, unless a rule forbids that.
+    """
+    if not bases["gpus"].size:
+        return bases
+    data, asked = bases["data_parallel"], beyond.question.layout.shard_group
+    grouped = {**bases, "shard_group": data if asked is None else np.full_like(data, asked)}
+    grid = grid_over(beyond.question, beyond.job, grouped, _of_least_memory(beyond.choices))
+    forbidden = anywhere(rule.broken(grid.layouts, beyond.job) for rule in RULES_OF_SHARD_GROUPS)
+    could: BoolArray = np.asarray(np.broadcast_to(forbidden & grid.distinct, grid.shape).any(axis=(0, 1, 2)))
+    grid = _allowed(grid, beyond.job)
+    for index in alike(grid):
+        some = grid.of_bases(index)
+        has_room = (least_bytes(some.layouts, beyond.job) <= beyond.question.hardware.limit_bytes) & some.distinct
+        could[index] |= np.broadcast_to(has_room, some.shape).any(axis=(0, 1, 2))
+    return only(bases, could)
 
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
@@ -140,7 +166,7 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         sized = with_micro_batches(only(beyond.meshes, still), beyond.question)
         sized = _fast(sized, _least_seconds(beyond, sized), best)
         staged = with_stages(sized, beyond.question, beyond.job)
-        staged = _fast(staged, _least_seconds(beyond, staged), best)
+        staged = _with_room(beyond, _fast(staged, _least_seconds(beyond, staged), best))
         if not staged["gpus"].size:
             continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)

@@ -80,6 +80,7 @@ RULES_OF_FIXED = (
 )
 # The rules that read how many replicas there are, or how they are grouped: all that a run can break by growing.
 RULES_OF_REPLICAS = tuple(rule for rule in RULES if {"data_parallel", "shard_group"} & {*rule.reads})
+RULES_OF_SHARD_GROUPS = tuple(rule for rule in RULES if "shard_group" in rule.reads)
 RULES_OF_BATCHES = tuple(rule for rule in RULES if "micro_batch_size" in rule.reads)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.memory.peak import have_memory, needs_of
 from plimsoll.planners.search import beyond
-from plimsoll.planners.search.bases import with_micro_batches, with_stages
+from plimsoll.planners.search.axes import grid_over
+from plimsoll.planners.search.bases import only, with_micro_batches, with_shard_groups, with_stages
+from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import LLAMA_3_70B, llama, question, small_mixtral
 
@@ -42,3 +47,29 @@ def test_no_micro_batch_and_no_stages_are_faster_than_the_bound_of_a_mesh(framew
     least = least_of_each(everything, asked, staged=staged)
     assert np.isfinite(bound).any()
     assert (bound <= least * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "gpus", "batch", "with_offload"),
+    [
+        ("megatron", llama(LLAMA_3_70B), 24, 48, False),
+        ("fsdp2", llama(LLAMA_3_70B), 24, 96, False),
+        ("fsdp2", llama(LLAMA_3_70B), 6, 96, True),
+        ("deepspeed", llama(LLAMA_3_70B, num_hidden_layers=61), 20, 60, False),
+        ("nanotron", llama(LLAMA_3_70B), 40, 120, False),
+    ],
+)
+def test_no_layout_of_a_base_without_room_fits(framework, model, gpus, batch, with_offload):
+    asked = question(framework=framework, model=model, gpus=gpus, global_batch_size=batch)
+    job = training_job(asked, load_profile(framework))
+    everything = beyond.beyond_usual(asked, job, np.array([gpus]), with_offload=with_offload)
+    staged = with_stages(with_micro_batches(everything.meshes, asked), asked, job)
+    staged["number"] = np.arange(staged["gpus"].size)
+    kept = beyond._with_room(everything, staged).pop("number")
+    left = np.setdiff1d(staged.pop("number"), kept)
+    assert kept.size
+    assert left.size
+    grouped = with_shard_groups(only(staged, left), asked, job)
+    grid = grid_over(asked, job, grouped, everything.choices)
+    listed = replace(grid, distinct=obey(grid.layouts, job, grid.distinct).allowed).every()
+    assert not have_memory(needs_of(listed, job), asked.hardware).any()
