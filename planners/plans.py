@@ -29,9 +29,10 @@ class HiddenTraffic:
 class Layout:
     """How the work is divided: gpus = data x tensor x pipeline x context.
 
-    `recompute_layers` are those of each stage that full recompute covers, None for all. `pipeline_layout` says how a
-    pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline. `overlap` says
-    which traffic computation hides; None in answers of versions that did not say.
+    `recompute_layers` are those of each stage that full recompute covers, None for all; `recompute_modules` the parts
+    of every layer that selective recompute names, none where it does what the framework does. `pipeline_layout` says
+    how a pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
+    `overlap` says which traffic computation hides; None in answers of versions that did not say.
     """
 
     framework: str
@@ -56,12 +57,22 @@ class Layout:
     pipeline_schedule: str = "1f1b"
     pipeline_layout: str | None = None
     overlap: HiddenTraffic | None = None
+    recompute_modules: tuple[str, ...] = ()
+
+    @property
+    def recompute_asked(self) -> str | dict[str, int] | dict[str, list[str]]:
+        """Return the recomputation as a request says it: a mode, a number of layers, or modules."""
+        if self.recompute_modules:
+            return {"modules": list(self.recompute_modules)}
+        return self.recompute if self.recompute_layers is None else {"full_layers": self.recompute_layers}
 
 
 def layout_from(fields: Mapping[str, Any]) -> Layout:
     """Return a layout from the fields of an answer, whichever version gave it."""
     hidden = fields.get("overlap")
-    return Layout(**{**fields, "overlap": None if hidden is None else HiddenTraffic(**hidden)})
+    modules = tuple(fields.get("recompute_modules", ()))
+    hides = None if hidden is None else HiddenTraffic(**hidden)
+    return Layout(**{**fields, "overlap": hides, "recompute_modules": modules})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

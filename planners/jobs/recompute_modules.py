@@ -64,6 +64,36 @@ def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
             raise InvalidQuestion(f"No layer of {model.name} has {name}.", pointer="/training/recompute/modules")
 
 
+# From what spares most for the time that it takes again to what spares least; whole experts come in place of parts.
+IN_ORDER = (LAYER_NORM, "moe_act", "mla_up_proj", "shared_experts", FEED_FORWARD)
+# Megatron-Core 0.16.1, transformer/transformer_config.py: delayed scaling in 8 bits does not support them.
+NOT_IN_EIGHT_BITS = (LAYER_NORM, "moe_act")
+
+
+def sets_worth_trying(
+    model: ModelSpec, *, keeps_scores: bool, in_eight_bits: bool, fuses_norms: bool
+) -> tuple[tuple[str, ...], ...]:
+    """Return sets of modules from the fewest operations that are computed again to the most, each more than the last.
+
+    Attention's scores are the first where they are kept. Not every set is tried: one that spares less for the time it
+    takes is added behind those that spare more.
+    """
+    left_out = NOT_IN_EIGHT_BITS if in_eight_bits else ()
+    first = (CORE_ATTENTION,) if keeps_scores else ()
+    ordered = [name for name in (*first, *IN_ORDER) if name not in left_out]
+    parts_of_experts = [name for name in ordered if name != "moe_act"]
+    sets = [*(tuple(ordered[: number + 1]) for number in range(len(ordered))), (*parts_of_experts, MIXTURE)]
+    worth: list[tuple[str, ...]] = []
+    most: tuple[int, ...] = ()
+    for names in sets:
+        held = tuple(name for name in names if any(True for block in model.layers for _ in _operations(block, name)))
+        count = tuple(len(again(block, held, fuses_norms=fuses_norms)) for block in model.layers)
+        if held and any(count) and count != most:
+            worth.append(held)
+            most = count
+    return tuple(worth)
+
+
 def again(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> tuple[Operation, ...]:
     """Return the operations of a layer that the backward pass computes again, in order.
 

@@ -98,8 +98,12 @@ class Candidates:
         pipeline_schedule: str,
         pipeline_layout: str | None = None,
         overlap: HiddenTraffic | None = None,
+        recompute_modules: tuple[str, ...] = (),
     ) -> Layout:
-        """Return one layout as clients receive it; `pipeline_layout` is how its stages are told."""
+        """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
+
+        `recompute_modules` are those of the job, where selective recompute names any.
+        """
         full_layers = int(self.full_layers[index])
         return Layout(
             framework=framework,
@@ -124,6 +128,7 @@ class Candidates:
             pipeline_schedule=pipeline_schedule,
             pipeline_layout=pipeline_layout,
             overlap=overlap,
+            recompute_modules=recompute_modules if self.recompute[index] == SELECTIVE else (),
         )
 
 
@@ -222,6 +227,7 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         pipeline_schedule=job.pipeline_schedule,
         pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
         overlap=_hidden_traffic(layouts.take([index]), job),
+        recompute_modules=job.recompute_modules,
     )
 
 

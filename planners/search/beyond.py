@@ -18,7 +18,8 @@ import numpy as np
 
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import FULL, NONE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.jobs.recompute_modules import sets_worth_trying
+from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
@@ -42,6 +43,7 @@ from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import RULES_OF_SHARD_GROUPS, obey
 from plimsoll.planners.search.rules.rule import anywhere
+from plimsoll.planners.timing.compute import LOW_PRECISION_FORMATS
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import (
     least_seconds,
@@ -146,7 +148,7 @@ def _with_room(beyond: Beyond, bases: Bases) -> Bases:
     could: BoolArray = np.asarray(np.broadcast_to(forbidden & grid.distinct, grid.shape).any(axis=(0, 1, 2)))
     grid = _allowed(grid, beyond.job)
     for index in alike(grid):
-        some = grid.of_bases(index)
+        some = grid.of_bases(index).smallest()
         has_room = (least_bytes(some.layouts, beyond.job) <= beyond.question.hardware.limit_bytes) & some.distinct
         could[index] |= np.broadcast_to(has_room, some.shape).any(axis=(0, 1, 2))
     return only(bases, could)
@@ -170,12 +172,14 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         if not staged["gpus"].size:
             continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)
-        for some, choices in _turns(beyond, bases):
-            quick = _fast(some, _seconds(beyond, some, choices), best)
+        # Computing more again makes none of them faster.
+        bases = _fast(bases, _seconds(beyond, bases), best)
+        for turn, some in _turns(beyond, bases):
+            quick = some if turn is beyond else _fast(some, _seconds(turn, some), best)
             if quick["gpus"].size:
-                grid = _allowed(grid_over(beyond.question, beyond.job, quick, choices), beyond.job)
+                grid = _allowed(grid_over(turn.question, turn.job, quick, turn.choices), turn.job)
                 for like in alike(grid):
-                    best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
+                    best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 
 
@@ -223,7 +227,7 @@ def _least_seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     return _least_of(beyond, every, replace(beyond.choices, recompute=((NONE, 1.0),)), passes)
 
 
-def _seconds(beyond: Beyond, bases: Bases, choices: Choices) -> FloatArray:
+def _seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     """Return what the fastest of the choices take on each base: the first of recomputation, which takes least."""
     job, hardware = beyond.job, beyond.question.hardware
     efficiency = efficiency_on(job.profile.name, hardware)
@@ -231,7 +235,7 @@ def _seconds(beyond: Beyond, bases: Bases, choices: Choices) -> FloatArray:
     def steps(grid: Grid, _index: IntArray) -> FloatArray:
         return step_seconds(grid.layouts, job, hardware, efficiency).total
 
-    return _least_of(beyond, bases, replace(choices, recompute=choices.recompute[:1]), steps)
+    return _least_of(beyond, bases, replace(beyond.choices, recompute=beyond.choices.recompute[:1]), steps)
 
 
 def _least_of(
@@ -251,17 +255,40 @@ def _least_of(
     return least
 
 
-def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Bases, Choices]]:
-    """Yield the bases with eighths of the layers recomputed, then with every number of them, stage length by length."""
-    yield bases, beyond.choices
-    if not _counts_layers(beyond):
-        return
+def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
+    """Yield all bases, and some of them, with choices of recomputation.
+
+    Eighths of the layers come first, then every number of them, stage length by length, then parts of all layers.
+    """
+    yield beyond, bases
+    if _counts_layers(beyond):
+        yield from _with_every_number_of_layers(beyond, bases)
+    for modules in _module_sets(beyond):
+        job, choices = replace(beyond.job, recompute_modules=modules), ((SELECTIVE, 1.0),)
+        yield replace(beyond, job=job, choices=replace(beyond.choices, recompute=choices)), bases
+
+
+def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
     for degree in np.unique(bases["pipeline_parallel"]).tolist():
         layers = beyond.job.model.num_layers // degree
         # In the middle between two whole numbers, of which the lower is meant.
         every = tuple((FULL, (number + 0.5) / layers) for number in range(1, layers))
         if every:
-            yield only(bases, bases["pipeline_parallel"] == degree), replace(beyond.choices, recompute=every)
+            counted = replace(beyond, choices=replace(beyond.choices, recompute=every))
+            yield counted, only(bases, bases["pipeline_parallel"] == degree)
+
+
+def _module_sets(beyond: Beyond) -> tuple[tuple[str, ...], ...]:
+    """Return the sets of modules to try, where the recomputation is the search's to choose."""
+    job = beyond.job
+    if beyond.question.recompute is not None or "modules" not in job.profile.can.recompute:
+        return ()
+    return sets_worth_trying(
+        job.model,
+        keeps_scores=job.attention == "eager",
+        in_eight_bits=job.precision.compute_format in LOW_PRECISION_FORMATS,
+        fuses_norms=job.profile.kernels.transformer_engine,
+    )
 
 
 def _counts_layers(beyond: Beyond) -> bool:

@@ -21,7 +21,7 @@ from plimsoll.planners.training.changes import (
     together,
     together_with_more,
 )
-from plimsoll.planners.training.notes import OFFLOADED
+from plimsoll.planners.training.notes import OFFLOADED, recomputation
 
 VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
 # Of a plan that has room only because states nobody wanted on the host lie there.
@@ -133,14 +133,13 @@ def _gains_nothing(change: Change, changed: Alternative, lora: Alternative | Non
 
 def _offer(change: Change, changed: Alternative, answer: TrainingAnswer, asked: TrainingQuestion) -> Advice:
     layout = changed.layout
-    layers = layout.recompute_layers
     chosen = {
         "hardware.gpus": layout.gpus,
         "framework": layout.framework,
         "layout.tensor_parallel": layout.tensor_parallel,
         "layout.pipeline_parallel": layout.pipeline_parallel,
         "training.micro_batch_size": layout.micro_batch_size,
-        "training.recompute": layout.recompute if layers is None else {"full_layers": layers},
+        "training.recompute": layout.recompute_asked,
         "training.fused_cross_entropy": layout.fused_cross_entropy,
     }
     shown = {field: chosen[field] if value is None else value for field, value in change.change.items()}
@@ -183,7 +182,7 @@ def _as_planned(layout: Layout) -> str:
     offload = "" if layout.offload == "none" else f", {OFFLOADED[layout.offload]}{where}"
     return (
         f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
-        f"recompute {layout.recompute}{offload}."
+        f"recompute {recomputation(layout)}{offload}."
     )
 
 

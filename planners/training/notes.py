@@ -82,14 +82,21 @@ def _degrees(layout: Layout) -> str:
     return degrees
 
 
+def recomputation(layout: Layout) -> str:
+    """Return how a layout recomputes, and of what where not of all."""
+    if layout.recompute_modules:
+        return f"{layout.recompute} of {listed(layout.recompute_modules)}"
+    layers = layout.recompute_layers
+    return layout.recompute if layers is None else f"{layout.recompute} of {counted(layers, 'layer')} per stage"
+
+
 def _choices(layout: Layout) -> Iterator[str]:
     """Yield every choice of a layout beside its degrees that changes what it holds or takes."""
     is_grouped = layout.zero_stage > 0 and layout.shard_group != layout.data_parallel
     yield f"ZeRO {layout.zero_stage}" + (f" over groups of {layout.shard_group}" if is_grouped else "")
     accumulated = layout.gradient_accumulation_steps
     yield f"micro-batch {layout.micro_batch_size}" + (f" x {accumulated} accumulated" if accumulated > 1 else "")
-    layers = layout.recompute_layers
-    yield f"recompute {layout.recompute}" + ("" if layers is None else f" of {counted(layers, 'layer')} per stage")
+    yield f"recompute {recomputation(layout)}"
     if layout.sequence_parallel:
         yield "sequence parallel"
     if layout.virtual_pipeline > 1:
@@ -234,7 +241,7 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         "pipeline_layout": layout.pipeline_layout not in (None, _plain_stages(told)) and layout.pipeline_layout,
         "overlap/expert_parallel": layout.overlap is not None and layout.overlap.expert_parallel,
         "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
-        "recompute": layout.recompute != "none" and layout.recompute,
+        "recompute": layout.recompute != "none" and recomputation(layout),
         "fused_cross_entropy": layout.fused_cross_entropy,
     }
     chosen = [

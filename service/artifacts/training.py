@@ -41,7 +41,7 @@ def _write(
 def _left_to_scripts(target: Target, launch: TrainingLaunch) -> tuple[str, ...]:
     """Return what of a plan only a training script can do, for the targets that are no mere starters of one."""
     question = launch.question
-    modules = question.recompute.modules if question.recompute is not None else ()
+    modules = launch.layout.recompute_modules
     return given_reasons(
         (
             question.gradient_compression != "none" and not target.is_starter,

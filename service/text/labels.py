@@ -97,7 +97,9 @@ def gpus_text(layout: Layout) -> str:
 
 def recompute_text(layout: Layout) -> str:
     """Return how a layout recomputes, and of how many layers where not of all."""
-    layers = layout["recompute_layers"]
+    layers, modules = layout["recompute_layers"], layout.get("recompute_modules")
+    if modules:
+        return f"{layout['recompute']} ({', '.join(modules)})"
     return str(layout["recompute"]) if layers is None else f"{layout['recompute']} {layers}"
 
 

@@ -33,7 +33,8 @@ export function layoutText(layout) {
   const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
   const overlapped = layout.overlap?.expert_parallel ? ["exchange with experts overlapped"] : [];
   const activations = layout.activation_offload ? ["activations offloaded"] : [];
-  const layers = layout.recompute_layers === null ? "" : ` of ${layout.recompute_layers} layers`;
+  const modules = layout.recompute_modules?.length ? ` of ${layout.recompute_modules.join(", ")}` : "";
+  const layers = layout.recompute_layers === null ? modules : ` of ${layout.recompute_layers} layers`;
   return [layout.framework, counted(layout.gpus, "GPU"), ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
     `recompute ${layout.recompute}${layers}`, ...overlapped, ...offload, ...activations].join(", ");
 }
@@ -103,10 +104,16 @@ function actions(layout, context) {
 /** Return whether the exchange with experts hides behind computation; null where there is none, or nothing was said of it. */
 const exchangeHidden = (layout) => (layout.expert_parallel > 1 ? layout.overlap?.expert_parallel ?? null : null);
 
+/** Return the recomputation as a request says it: a mode, a number of layers, or modules. */
+function recomputed(layout) {
+  if (layout.recompute_modules?.length) return { modules: layout.recompute_modules };
+  return layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
+}
+
 function select(layout, context) {
   for (const [field, name] of Object.entries(FIELDS)) {
-    // A number of fully recomputed layers has no field of its own: the search finds it again.
-    const value = field === "recompute" && layout.recompute_layers !== null ? "" : layout[field];
+    // Some layers or parts of them that are recomputed have no field of their own: the search finds them again.
+    const value = field === "recompute" && recomputed(layout) !== layout.recompute ? "" : layout[field];
     setField(context.form.elements[name], String(value ?? ""));
   }
   setField(context.form.elements["layout.overlap.expert_parallel"], String(exchangeHidden(layout) ?? ""));
@@ -117,7 +124,7 @@ function select(layout, context) {
 async function tellWhyNot(layout, context, told) {
   const named = Object.fromEntries(COMPARED.map((field) => [field, layout[field]]));
   if (exchangeHidden(layout) !== null) named.overlap = { expert_parallel: exchangeHidden(layout) };
-  named.recompute = layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
+  named.recompute = recomputed(layout);
   told.textContent = "…";
   told.replaceChildren(...reasonsOf(await whyNot(context.request, named)));
 }

@@ -101,7 +101,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **OPTIMIZERS[question.optimizer],
         **_dtype_options(launch),
         **recompute_options(layout),
-        "recompute-modules": question.recompute.modules or None if question.recompute is not None else None,
+        "recompute-modules": layout.recompute_modules or None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
         "tokenizer-type": "HuggingFaceTokenizer",

@@ -49,7 +49,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
             pipeline_layout=layout.get("pipeline_layout"),
             activation_offload=bool(layout.get("activation_offload", False)),
-            **_recompute_parts(training.get("recompute")),
+            recompute_every=_recomputed_every(training.get("recompute")),
+            recompute_modules=tuple(layout.get("recompute_modules") or _asked_modules(training.get("recompute"))),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
             lora=_lora(training.get("lora")),
@@ -76,11 +77,14 @@ def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[Pipeline
     )
 
 
-def _recompute_parts(asked: Any) -> dict[str, Any]:
-    """Return which layers or parts of layers a request names; a mode's name alone names none."""
-    if not isinstance(asked, dict):
-        return {}
-    return {"recompute_every": asked.get("every"), "recompute_modules": tuple(asked.get("modules", ()))}
+def _recomputed_every(asked: Any) -> int | None:
+    """Return the layers of which a request has one computed again; a mode's name alone names none."""
+    return asked.get("every") if isinstance(asked, dict) else None
+
+
+def _asked_modules(asked: Any) -> Sequence[str]:
+    """Return the parts of layers that a request names, for plans of versions whose layouts name none."""
+    return asked.get("modules", ()) if isinstance(asked, dict) else ()
 
 
 def _reference(companions: Sequence[Mapping[str, Any]] | None) -> str | None:

@@ -3,14 +3,20 @@ import pytest
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.jobs.recompute_modules import again, check_modules, dropped, has_norm_apart
+from plimsoll.planners.jobs.recompute_modules import (
+    again,
+    check_modules,
+    dropped,
+    has_norm_apart,
+    sets_worth_trying,
+)
 from plimsoll.planners.memory.activations import saved_bytes
 from plimsoll.planners.memory.selective import selectively_saved_bytes
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
-from tests.planners.factories import gpt, hardware, llama, small_mixtral
+from tests.planners.factories import gpt, hardware, llama, small_llama, small_mixtral
 from tests.planners.training_cases import job, one_layout
 
 MEGATRON, REFERENCE = (load_profile(name).kernels for name in ("megatron", "reference"))
@@ -105,3 +111,26 @@ def test_a_module_that_no_layer_has_is_refused(modules: tuple[str, ...], words: 
     with pytest.raises(InvalidQuestion, match=words) as caught:
         check_modules(modules, llama())
     assert caught.value.pointer == "/training/recompute/modules"
+
+
+def test_sets_worth_trying_compute_ever_more_again():
+    model = describe_config(DEEPSEEK, name="deepseek")
+    tried = sets_worth_trying(model, keeps_scores=False, in_eight_bits=False, fuses_norms=True)
+    assert tried[0] == ("layernorm",)
+    assert ("layernorm", "moe_act", "mla_up_proj") in tried
+    assert all(not {"moe", "moe_act"} <= set(names) for names in tried)
+    counts = [sum(len(again(block, names, fuses_norms=True)) for block in model.layers) for names in tried]
+    assert len(set(counts)) == len(counts)
+
+
+def test_norms_within_a_dense_layer_s_products_are_no_set_of_their_own():
+    dense = sets_worth_trying(small_llama(), keeps_scores=False, in_eight_bits=False, fuses_norms=True)
+    assert dense == (("layernorm", "mlp"),)
+    scores = sets_worth_trying(small_llama(), keeps_scores=True, in_eight_bits=False, fuses_norms=True)
+    assert scores == (("core_attn",), ("core_attn", "layernorm", "mlp"))
+
+
+def test_delayed_scaling_recomputes_no_norms_and_no_activations_of_experts():
+    model = describe_config(DEEPSEEK, name="deepseek")
+    tried = sets_worth_trying(model, keeps_scores=False, in_eight_bits=True, fuses_norms=True)
+    assert {"layernorm", "moe_act"}.isdisjoint(name for names in tried for name in names)

@@ -3,6 +3,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
 from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.axes import grid_over
@@ -14,6 +15,7 @@ from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_seconds
 from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
+from tests.properties.trainings import described
 
 
 def found(framework: str = "fsdp2", **changes):
@@ -64,11 +66,12 @@ def test_what_is_passed_over_is_never_faster(framework: str, gpus: int, batch: i
     asked = question(framework=framework, gpus=gpus, global_batch_size=batch)
     judged, seconds = one_by_one(framework, asked)
     result = found(framework, gpus=gpus, global_batch_size=batch)
-    (pool,), (_, index) = result.pools, result.chosen
-    best = judged.max()
-    assert pool.verdicts.max() == best
+    number, index = result.chosen
+    pool, best = result.pools[number], judged.max()
     assert pool.verdicts[index] == best
-    assert pool.seconds[pool.verdicts == best].min() == pytest.approx(seconds[judged == best].min(), rel=1e-12)
+    # Parts of layers that are recomputed are not among those that were worked out one by one.
+    whole = next(each for each in result.pools if not each.job.recompute_modules)
+    assert whole.seconds[whole.verdicts == best].min() == pytest.approx(seconds[judged == best].min(), rel=1e-12)
     # The simpler of near equals may take a hundredth longer.
     assert pool.seconds[index] <= seconds[judged == best].min() * 1.01
 
@@ -178,3 +181,41 @@ def test_sequence_parallelism_on_one_gpu_names_the_tensor_parallelism_it_needs()
     with pytest.raises(ImpossibleLayout) as refusal:
         found("megatron", gpus=1, layout={"sequence_parallel": True})
     assert refusal.value.rule == "sequence_parallel_needs_tensor"
+
+
+def deepseek(**changes):
+    return question(
+        framework="megatron",
+        model=described("deepseek-ai/DeepSeek-V3"),
+        gpus=256,
+        global_batch_size=4096,
+        sequence_length=4096,
+        **changes,
+    )
+
+
+def test_parts_of_layers_are_recomputed_where_that_is_fastest():
+    layouts, seconds = {}, {}
+    for name, changes in {
+        "free": {},
+        "whole layers": {"recompute": Recompute(mode="full")},
+        "none": {"recompute": Recompute(mode="none")},
+        "norms": {"recompute": Recompute(mode="selective", modules=("layernorm",))},
+        "more": {"recompute": Recompute(mode="selective", modules=("layernorm", "moe_act", "mla_up_proj"))},
+    }.items():
+        asked = deepseek(**changes)
+        result = search(asked, [training_job(asked, load_profile("megatron"))])
+        assert result.fits, name
+        number, index = result.chosen
+        pool = result.pools[number]
+        layouts[name], seconds[name] = layout_of(pool.layouts, index, pool.job), pool.seconds[index]
+    assert seconds["free"] == pytest.approx(min(seconds.values()), rel=0.01)
+    assert layouts["free"].recompute == "selective"
+    assert layouts["free"].recompute_modules == layouts["more"].recompute_modules
+    assert layouts["whole layers"].recompute_modules == ()
+
+
+def test_experts_over_ranks_that_no_zero_stage_shards_are_searched():
+    # Eight ranks of three replicas' worth of ZeRO stages each: what one base may have, its neighbour may not.
+    model = described("moonshotai/Kimi-VL-A3B-Instruct")
+    assert found("reference", model=model, gpus=24, global_batch_size=24, sequence_length=512).fits

@@ -12,6 +12,7 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.plans import HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
@@ -171,6 +172,7 @@ NAMED = {
     "recompute_layers": lambda layout: (
         f"of {layout.recompute_layers} layer" if layout.recompute_layers is not None else None
     ),
+    "recompute_modules": lambda layout: f"of {listed(layout.recompute_modules)}" if layout.recompute_modules else None,
     "activation_offload": lambda layout: "activations offloaded" if layout.activation_offload else None,
     "fused_cross_entropy": lambda layout: "fused loss" if layout.fused_cross_entropy else None,
     "pipeline_schedule": lambda layout: layout.pipeline_schedule if layout.pipeline_schedule != "1f1b" else None,
@@ -216,6 +218,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"offload": "optimizer+parameters", "offload_target": "nvme"},
         {"recompute": "full", "recompute_layers": 1},
         {"recompute": "full", "recompute_layers": 7},
+        {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")},
         {"recompute": "selective"},
         {"activation_offload": True},
         {"fused_cross_entropy": True},
