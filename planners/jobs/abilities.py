@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll.planners.formats.precision import PRECISIONS
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.questions import TrainingQuestion
@@ -96,6 +97,14 @@ def _one_kind(profile: Profile, field: str, choices: Collection[Any], wanted: st
     return f"Leave {field} out: {profile.name} offers no choice."
 
 
+def _other_precision(question: TrainingQuestion, profile: Profile) -> str:
+    choices = profile.can.optimizer_precisions[question.optimizer]
+    return (
+        f"With {profile.name}, optimizer {question.optimizer} runs in precision {listed(choices, 'or')}, not in "
+        f"{question.precision}."
+    )
+
+
 def _no_code(question: TrainingQuestion, profile: Profile) -> str:
     lacking = traits_of(question.model) & set(profile.models.lacks)
     return f"{profile.name} has no code for {in_words(lacking)}, which {question.model.name} needs."
@@ -137,6 +146,13 @@ ABILITIES: tuple[Ability, ...] = (
     one_of("/training/precision", lambda profile: tuple(profile.states), _quoted),
     one_of("/training/method", lambda profile: profile.can.methods, _planned_only),
     one_of("/training/optimizer", lambda profile: profile.can.optimizers, _planned_only),
+    Ability(
+        pointer="/training/precision",
+        asked=lambda question: question,
+        can=lambda profile, asked: asked.precision in profile.can.optimizer_precisions.get(asked.optimizer, PRECISIONS),
+        words=_other_precision,
+        told=lambda question, _: f"precision {question.precision} with optimizer {question.optimizer}",
+    ),
     Ability(
         pointer="/training/evaluation/keeps_logits",
         asked=lambda question: (question.evaluation is not None and question.evaluation.keeps_logits) or None,

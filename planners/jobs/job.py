@@ -13,11 +13,11 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
-from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind
+from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind, updated_by
 from plimsoll.planners.jobs.overlap import JobOverlap, job_overlap
 from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_layouts
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
-from plimsoll.planners.stacks.profile import Profile, load_profile
+from plimsoll.planners.stacks.profile import Profile, running_profile
 from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
 
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
@@ -138,8 +138,8 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     problem = why_unsupported(question, profile)
     if problem is not None:
         raise problem
-    if question.kernels is not None:
-        profile = load_profile(profile.name, question.kernels)
+    profile = running_profile(profile, question.kernels, question.optimizer)
+    optimizer = updated_by(optimizer, profile.update)
     model = _with_own_head(ByIdentity(question.model)) if profile.unties_head else question.model
     if question.multi_token_prediction:
         model = with_multi_token_prediction(ByIdentity(model), question.multi_token_prediction)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from plimsoll.planners.architecture import Part, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.errors import UnknownName
+from plimsoll.planners.stacks.records import UpdateRules
 
 # bitsandbytes 0.50, optim/optimizer.py, `get_state_buffer`: states of fewer elements are not paged.
 LEAST_PAGED_ELEMENTS = 100_000
@@ -29,7 +30,8 @@ class OptimizerKind:
     treated apart. `moment_bytes` None leaves the width to the stack. `is_one_kernel` marks an update in place, which
     makes nothing beside the states, whatever the stack's own optimizer makes; `matrix_temporary_bytes` are made of each
     element of one matrix at a time instead, `gram_temporary_bytes` of each of its product with itself. One that
-    `takes_stacks` treats experts that are one tensor as a matrix each.
+    `orthogonalizes` multiplies hidden matrices with themselves; one that `takes_stacks` treats experts that are one
+    tensor as a matrix each.
     """
 
     name: str
@@ -41,6 +43,7 @@ class OptimizerKind:
     is_one_kernel: bool = False
     matrix_temporary_bytes: int = 0
     gram_temporary_bytes: int = 0
+    orthogonalizes: bool = False
     takes_stacks: bool = True
     source: str = ""
 
@@ -102,6 +105,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
             # torch, optim/_muon.py: the update in fp32, the orthogonal one and its product in 16 bits; A and B in them.
             matrix_temporary_bytes=8,
             gram_temporary_bytes=4,
+            orthogonalizes=True,
             source="Jordan et al. 2024, Muon: AdamW for embeddings, head and vectors",
         ),
     )
@@ -112,6 +116,14 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
 def of_matrices_alone(kind: OptimizerKind) -> OptimizerKind:
     """Return the optimizer as one that leaves experts which are one tensor to the moments of all else."""
     return dataclasses.replace(kind, takes_stacks=False)
+
+
+@functools.cache
+def updated_by(kind: OptimizerKind, update: UpdateRules) -> OptimizerKind:
+    """Return the optimizer as a stack runs it, which makes more or less of a matrix while it is updated."""
+    if not kind.orthogonalizes or not update.matrix_bytes:
+        return kind
+    return dataclasses.replace(kind, matrix_temporary_bytes=update.matrix_bytes, gram_temporary_bytes=0)
 
 
 def optimizer_kind(name: str) -> OptimizerKind:

@@ -21,6 +21,7 @@ from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES, EIGHT_BIT_SCALE_BYTES
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory.dealt import dealt_states
 from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from plimsoll.planners.memory.shards import (
     MOST_KEPT_ANSWERS,
@@ -36,6 +37,8 @@ from plimsoll.planners.memory.shards import (
     small_moment_bytes,
     split_elements,
 )
+from plimsoll.planners.memory.stage_parts import copies_of_table, vocabulary_only
+from plimsoll.planners.sharding.parameters import updated_as_one
 
 FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
 
@@ -70,7 +73,8 @@ class Holdings:
     `root_*` are those of embedding, last norm and head together, `head_*` those of last norm and head, `layers` those
     of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
     `sent` waits on the host for the optimizer, and is on the device only as it is reduced. `table_elements` are the
-    embedding's matrix where layers for multi-token prediction embed tokens.
+    embedding's matrix where layers for multi-token prediction embed tokens. `update_gather_bytes` are copies of updated
+    parameters that were dealt out whole.
     """
 
     parameters: FloatArray
@@ -95,6 +99,7 @@ class Holdings:
     head_matrix_elements: FloatArray
     table_elements: FloatArray
     largest_matrix_elements: FloatArray
+    update_gather_bytes: FloatArray
     dummy_gradients: FloatArray
     last_of_head: FloatArray
     layers: tuple[LayerHoldings, ...]
@@ -141,6 +146,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
     parameters = parameters * _weight_versions(rows, job)
     masters = master_elements * states.master
+    dealt = dealt_states(rows, by_optimizer, job, element_bytes) if job.profile.update.deals_parameters else None
+    if dealt is not None:
+        masters, moments = nothing, dealt.state_bytes
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
     host_parameters = np.where(to_host == 2, parameters, 0.0)
@@ -186,8 +194,15 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         if job.multi_token is not None
         else nothing,
         largest_matrix_elements=functools.reduce(
-            np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
+            np.maximum,
+            [
+                by_parameters.spread(
+                    _largest_updated if job.profile.update.joins_projections else _largest_matrix, part
+                )
+                for part in job.layers
+            ],
         ),
+        update_gather_bytes=nothing if dealt is None else dealt.gathered_elements * states.parameter,
         dummy_gradients=_dummy_gradient_bytes(job, rows, by_parameters),
         last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
@@ -328,15 +343,12 @@ class _Stages:
     def __init__(self, job: Job, rows: StageRows) -> None:
         self._job = job
         self._rows = rows
-        # With a tied head on another stage than the embedding the matrix stands on both, and where layers for
-        # multi-token prediction embed tokens.
-        tied = (rows.has_head & job.model.tied_head).astype(np.int64)
-        self._copies = np.where(rows.has_embedding, 0, tied + rows.has_multi_token)
+        self._copies = copies_of_table(rows, job)
 
     def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
         """Return a quantity of single layers, of embedding and head, to be added up over each stage."""
         job = self._job
-        tied = quantity(_vocabulary_only(job.embedding)) if self._copies.any() else None
+        tied = quantity(vocabulary_only(job.embedding)) if self._copies.any() else None
         return _Amounts(
             rows=self._rows,
             copies=self._copies,
@@ -389,14 +401,6 @@ class _Amounts:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _vocabulary_only(part: BlockWeights) -> BlockWeights:
-    def chosen(weights: Sequence[Weight]) -> tuple[Weight, ...]:
-        return tuple(weight for weight in weights if weight.split is Split.VOCABULARY)
-
-    return BlockWeights(block=part.block, trainable=chosen(part.trainable), frozen=chosen(part.frozen))
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _matrices_only(part: BlockWeights) -> BlockWeights:
     return BlockWeights(
         block=part.block, trainable=tuple(weight for weight in part.trainable if weight.is_linear), frozen=()
@@ -433,6 +437,13 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
 
 def _largest_matrix(part: BlockWeights, way: Way) -> int:
     return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
+
+
+def _largest_updated(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the largest matrix that is updated as one, where a stack joins those of one input."""
+    return max(
+        (sum(matrix_elements(weight, way) for weight in one) for one in updated_as_one(part.trainable)), default=0
+    )
 
 
 def _last_matrix(part: BlockWeights, way: Way) -> int:

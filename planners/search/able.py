@@ -11,7 +11,7 @@ from plimsoll.planners.jobs.abilities import ABILITIES
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES
-from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search, textbook
+from plimsoll.planners.stacks.profile import Profile, profiles_to_search, running_profile, textbook
 
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
@@ -20,13 +20,13 @@ def jobs_of(question: TrainingQuestion) -> list[Job]:
     able = [profile for profile in profiles if not problems(question, profile)]
     if not able:
         raise _unable(question, profiles)
-    return [training_job(question, load_profile(profile.name, question.kernels)) for profile in able]
+    return [training_job(question, profile) for profile in able]
 
 
 def problems(question: TrainingQuestion, profile: Profile) -> dict[str, str]:
     """Return what a framework lacks of all that the job asks for, in sentences by the field that asks."""
     kernels = question.kernels if question.kernels in profile.kernel_choices else None
-    running = load_profile(profile.name, kernels)
+    running = running_profile(profile, kernels, question.optimizer)
     asked = (
         *((ability, profile) for ability in ABILITIES),
         *((each.ability, running) for each in LAYOUT_ABILITIES),

@@ -22,7 +22,7 @@ from plimsoll.planners.search.rules.fields import DEGREES, named_fields
 from plimsoll.planners.search.rules.request import POSITIVE_DEGREES, REQUEST_RULES, check_values
 from plimsoll.planners.search.rules.rule import Rule, Violation
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES, STACK_IS_ABLE
-from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search
+from plimsoll.planners.stacks.profile import Profile, profiles_to_search, running_profile
 
 # Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
 MULTIPLES_OF_NAMED = (1, 2, 4, 8)
@@ -103,9 +103,9 @@ def stack_violations(question: TrainingQuestion, profile: Profile) -> tuple[Viol
 
 
 def _able(question: TrainingQuestion) -> list[Profile]:
-    """Return the frameworks that may run the job, as they do with its kernels."""
+    """Return the frameworks that may run the job, as they do with its kernels and optimizer."""
     able = (profile for profile in profiles_to_search(question.framework) if why_unsupported(question, profile) is None)
-    return [load_profile(profile.name, question.kernels) for profile in able]
+    return [running_profile(profile, question.kernels, question.optimizer) for profile in able]
 
 
 def _lacking(question: TrainingQuestion, able: Sequence[Profile]) -> tuple[Violation, ...]:

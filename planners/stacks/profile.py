@@ -35,6 +35,7 @@ from plimsoll.planners.stacks.records import (
     RuntimeBytes,
     ShardingRules,
     StateBytes,
+    UpdateRules,
     WeightTraffic,
     ZeroBuckets,
 )
@@ -47,7 +48,8 @@ class Profile:
     `listed` is its place where stacks are offered, `aliases` are what people call it besides. `versions` are the
     releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which no program runs
     and which count no tensors at work in the backward pass. `kernel_choices` are the ways of running the model's
-    operations that the file tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
+    operations that the file tells apart, `own_optimizers` those with which a job runs otherwise than the rest of the
+    file says. `fp8` is None where products in fp8 cast what they need and keep 16
     bits, `run_ahead` where it was not looked for, `zero` where no engine reduces in buckets of its own.
     `sums_wider_gradients_apart` marks a stack that adds gradients up in a copy of their own where they are wider than
     the model's. `unties_head` marks a
@@ -68,6 +70,7 @@ class Profile:
     is_textbook: bool
     states: Mapping[str, StateBytes]
     sharding: ShardingRules
+    update: UpdateRules
     placement: Placement
     kernels: Kernels
     fp8: Fp8Storage | None = None
@@ -89,6 +92,7 @@ class Profile:
     updates_matrices_alone: bool
     exact_quantization: bool
     kernel_choices: tuple[str, ...]
+    own_optimizers: tuple[str, ...]
     unties_head: bool
     loads_whole_weights: bool
 
@@ -104,15 +108,23 @@ def stack_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def load_profile(name: str, kernels: str | None = None) -> Profile:
+def load_profile(name: str, kernels: str | None = None, optimizer: str | None = None) -> Profile:
     """Return a stack's profile, changed as its file's table `variants` says for the kernels.
 
-    Raises `UnknownName` for a stack that nobody knows.
+    So does the table `optimizers` for an optimizer that it names. Raises `UnknownName` for a stack that nobody knows.
     """
     if name not in stack_names():
         raise UnknownName(name, ("any", *stack_names()), pointer="/framework")
     table = shipped().table(name, STACK)
-    return profile_of(name, table if kernels is None else overlaid(table, table["variants"][kernels]))
+    if kernels is not None:
+        table = overlaid(table, table["variants"][kernels])
+    return profile_of(name, overlaid(table, table.get("optimizers", {}).get(optimizer, {})))
+
+
+def running_profile(profile: Profile, kernels: str | None, optimizer: str) -> Profile:
+    """Return a stack's profile as it runs a job with such kernels and optimizer; itself where neither differs."""
+    own = optimizer if optimizer in profile.own_optimizers else None
+    return profile if kernels is None and own is None else load_profile(profile.name, kernels, own)
 
 
 def profiles_to_search(framework: str) -> tuple[Profile, ...]:
@@ -139,10 +151,11 @@ def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
     unknown = set(table["states"]) - set(PRECISIONS)
     if unknown:
         raise ValueError(f"{name}, states: {', '.join(sorted(unknown))} is no precision.")
-    said = {key: value for key, value in table.items() if key != "variants"}
+    said = {key: value for key, value in table.items() if key not in ("variants", "optimizers")}
     made = {
         "name": name,
         "kernel_choices": list(table.get("variants", {})),
+        "own_optimizers": list(table.get("optimizers", {})),
         "placement": _placement(table["placement"]),
     }
     return record(Profile, {**said, **made})

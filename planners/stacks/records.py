@@ -61,6 +61,21 @@ class ShardingRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRules:
+    """How a stack runs an optimizer that works on whole matrices (`planners/memory/dealt.py`).
+
+    With `deals_parameters` a divided state is dealt out parameter by parameter, each whole on one rank, gradients are
+    all-reduced, and updated parameters are gathered as one list. `joins_projections` marks a stack whose matrices that
+    take the same input are one parameter; queries, keys and values are updated apart all the same. While a matrix is
+    updated there are `matrix_bytes` of each of its elements beside the states (0: what the optimizer itself makes).
+    """
+
+    deals_parameters: bool
+    joins_projections: bool
+    matrix_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Which rank holds what of a weight: the policy in each ZeRO stage, from 0 on, and whose code says so.
 
@@ -275,8 +290,9 @@ class Capabilities:
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
     default first. `parameter_offload_from` is the ZeRO
     stage from which parameters can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
-    divides. `companions` marks stacks that TRL's trainers run on, with models beside the one that learns.
-    `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
+    divides, `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
+    trainers run on, with models beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an
+    evaluation's logits, or empty.
     """
 
     methods: tuple[Method, ...]
@@ -302,6 +318,7 @@ class Capabilities:
     gradient_compression: tuple[GradientCompression, ...]
     optimizers: tuple[str, ...]
     undivided_optimizers: tuple[str, ...]
+    optimizer_precisions: Mapping[str, tuple[str, ...]]
     companions: bool
     multi_token_prediction: bool
     evaluation_logits_kept_by: str

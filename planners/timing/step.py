@@ -15,7 +15,6 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
-from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.plans import Step, StepParts
 from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
 from plimsoll.planners.timing.collectives import send_seconds
@@ -281,12 +280,9 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
     per_element = (
         states.gradient + states.accumulator + 2 * states.master + 2 * states.parameter + 2 * kind.moments * moment
     )
-    divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     moved = updated_parameters(layouts, job) * per_element
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
-    products = matrix_update_seconds(job, hardware, efficiency) / (
-        layouts.tensor_parallel * layouts.pipeline_parallel * divided
-    )
+    products = matrix_update_seconds(layouts, job, hardware, efficiency)
     return np.where(layouts.offload == 0, moved / rate + products, 0.0)
 
 

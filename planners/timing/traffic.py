@@ -119,7 +119,7 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage
     once = np.where(
-        stage == 1,
+        (stage == 1) & np.bool_(not job.profile.update.deals_parameters),
         _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
         all_reduce_seconds(gradient_bytes, groups.data),
     )

@@ -163,5 +163,6 @@ def _temporaries(asked: Question) -> FloatArray:
     if kind.moments == kind.hidden_matrix_moments:  # it updates embedding and head as well
         embedding = (held.root_elements - held.head_elements) * asked.rows.has_embedding
         largest = np.maximum(largest, np.maximum(embedding, held.head_matrix_elements))
-    result: FloatArray = kind.matrix_temporary_bytes * largest
-    return result + kind.gram_temporary_bytes * job.model.hidden_size**2
+    at_work = kind.matrix_temporary_bytes * largest + kind.gram_temporary_bytes * job.model.hidden_size**2
+    result: FloatArray = np.maximum(at_work, held.update_gather_bytes)  # gathered once all matrices are updated
+    return result
