@@ -41,6 +41,10 @@ def _first_rank(_job: TraceJob) -> tuple[int, ...]:
     return (0,)
 
 
+def _first_of_stage(_job: TraceJob, _stage: PipelineStage) -> int:
+    return 0
+
+
 def _no_rank(job: TraceJob, _stage: PipelineStage) -> AbstractContextManager[OwnRank]:
     raise ValueError(f"{job.framework} has no rank of its own.")
 
@@ -60,7 +64,7 @@ class OwnCode:
     `engine` returns the optimizer that takes part in the passes, None where there is no such; it is made, and runs, in
     the context `running` of a rank. `ranks` says which ranks of a stage can need the most memory. `own_rank` is the
     context of a rank that is all the stack's own, for jobs of which `Stack.runs_own_model` says so; it is entered in
-    fake mode, within `running`.
+    fake mode, within `running`. `place_in_stage` is that of the stage's rank which has the most.
     """
 
     place_experts: Callable[[Any, TraceJob, DeviceMesh], None] = _transformers_experts
@@ -72,6 +76,7 @@ class OwnCode:
     running: Callable[[TraceJob, int], AbstractContextManager[object]] = _as_it_is
     ranks: Callable[[TraceJob], Sequence[int]] = _first_rank
     own_rank: Callable[[TraceJob, PipelineStage], AbstractContextManager[OwnRank]] = _no_rank
+    place_in_stage: Callable[[TraceJob, PipelineStage], int] = _first_of_stage
 
 
 def own_code_of(stack: Stack) -> OwnCode:

@@ -22,13 +22,13 @@ from plimsoll.service.worker.training.steady import STATES, TRACE_STAGES, run_un
 
 
 def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage) -> Ledger:
-    """Return what a few steps of a stage's first rank did to memory."""
+    """Return what a few steps of a stage's fullest rank did to memory."""
     ledger, own = Ledger(), own_code_of(stack)
-    first = stage.number * (job.world_size // job.pipeline_parallel)
+    number = stage.number * (job.world_size // job.pipeline_parallel) + own.place_in_stage(job, stage)
     with (
         traceable_torch() as clock,
-        own.running(job, first),
-        process_group_of(job.world_size, rank=first),
+        own.running(job, number),
+        process_group_of(job.world_size, rank=number),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         report(0, TRACE_STAGES, "stage", "building")

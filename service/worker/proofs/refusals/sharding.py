@@ -32,7 +32,7 @@ STAGE_ONE_KEEPS_MASTER_WEIGHTS = Rule(
 def _divides_shapes(asked: Asked) -> bool:
     job, stack = asked.job, asked.stack
     is_divided = is_fully_sharded(job, stack) or keeps_master_weights(job, stack) or job.tensor_parallel > 1
-    return job.optimizer in SHAPED_OPTIMIZERS and is_divided and not stack.has_own_engine
+    return job.optimizer in SHAPED_OPTIMIZERS and is_divided and not (stack.has_own_engine or stack.runs_own_model(job))
 
 
 SHAPES_STAY_WHOLE = Rule(

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
-from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
+from plimsoll.service.worker.recording.patches import traceable_torch
+from plimsoll.service.worker.stacks.megatron.core.jobs import deals_parameters, runs_megatron_core
 from plimsoll.service.worker.stacks.megatron.core.package import load_megatron, runnable_megatron
 from plimsoll.service.worker.stacks.megatron.fused_kernels import dummy_weight_gradients, fuse_layers
 from plimsoll.service.worker.stacks.megatron.grouped_experts import group_experts
 from plimsoll.service.worker.stacks.megatron.sequence_gathers import gather_again
-from plimsoll.service.worker.training.engine import OwnRank
 from plimsoll.service.worker.training.own_code import OwnCode
+from plimsoll.service.worker.training.rank import process_group_of
+
+if TYPE_CHECKING:
+    from plimsoll.service.worker.stacks.megatron.core.rank import MegatronRank
 
 
 def _place_experts(model: Any, job: TraceJob, mesh: DeviceMesh) -> None:
@@ -41,11 +46,26 @@ def _running(job: TraceJob, _rank: int) -> AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def _own_rank(job: TraceJob, stage: PipelineStage) -> Iterator[OwnRank]:
+def _own_rank(job: TraceJob, stage: PipelineStage) -> Iterator[MegatronRank]:
     from plimsoll.service.worker.stacks.megatron.core.rank import MegatronRank
 
     with runnable_megatron(job):
         yield MegatronRank(job, stage)
+
+
+def _place_in_stage(job: TraceJob, stage: PipelineStage) -> int:
+    """Return which of a stage's ranks has the most: Megatron-Core tells it where parameters are dealt out whole."""
+    if not deals_parameters(job):
+        return 0
+    first = stage.number * (job.world_size // job.pipeline_parallel)
+    with (
+        traceable_torch(),
+        _running(job, first),
+        process_group_of(job.world_size, rank=first),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _own_rank(job, stage) as rank,
+    ):
+        return rank.fullest_rank
 
 
 OWN_CODE = OwnCode(
@@ -54,4 +74,5 @@ OWN_CODE = OwnCode(
     dummy_gradients=dummy_weight_gradients,
     running=_running,
     own_rank=_own_rank,
+    place_in_stage=_place_in_stage,
 )

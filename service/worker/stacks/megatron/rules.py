@@ -30,12 +30,26 @@ NORMS_ARE_NOT_RECOMPUTED_SPLIT = Rule(
     words=lambda asked: f"{asked.job.framework}'s norms are not recomputed over a split sequence in a trace yet.",
 )
 DIVIDED_STATES_ARE_ADAM_S = Rule(
-    broken=lambda asked: asked.job.zero_stage == 1 and asked.job.optimizer != "adamw",
+    broken=lambda asked: asked.job.zero_stage == 1 and asked.job.optimizer not in ("adamw", "muon"),
     pointer="/training/optimizer",
     words=lambda asked: (
         f"{asked.job.framework}'s distributed optimizer (zero_stage 1) takes Adam alone (Megatron-Core, "
         f"core/optimizer/distrib_optimizer.py, refuses {asked.job.optimizer})."
     ),
+)
+MUON_IS_MEGATRON_CORES = Rule(
+    broken=lambda asked: asked.job.optimizer == "muon" and not asked.stack.runs_own_model(asked.job),
+    pointer="/training/optimizer",
+    words=lambda asked: (
+        f"{asked.job.framework}'s Muon is traced by Megatron-Core's own code, which does not run this job of "
+        f"{asked.job.config.get('model_type')!r} in {asked.job.precision}; its plan is held to that code by models "
+        "that it runs."
+    ),
+)
+MUON_IS_TRACED = Rule(
+    broken=lambda asked: asked.job.optimizer == "muon",
+    pointer="/training/optimizer",
+    words="Megatron's Muon runs in a trace and not on a device yet.",
 )
 EXPERTS_KEEP_MASTER_WEIGHTS = Rule(
     broken=lambda asked: asked.job.has_experts and not keeps_master_weights(asked.job, asked.stack),

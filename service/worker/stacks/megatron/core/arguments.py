@@ -19,6 +19,7 @@ from plimsoll.service.stacks.megatron.model import (
 from plimsoll.service.stacks.megatron.pipelines import division_fields
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.stacks.megatron.core.jobs import MUON, uses_distributed_optimizer
 
 DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, "fp32": torch.float32}
 LEARNING_RATE = 1e-4  # no value is ever computed
@@ -125,9 +126,9 @@ def data_parallel_config(job: TraceJob) -> Any:
 
     return DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
-        use_distributed_optimizer=job.zero_stage > 0,
-        overlap_grad_reduce=job.data_parallel > 1,
-        overlap_param_gather=job.data_parallel > 1 and job.zero_stage > 0,
+        use_distributed_optimizer=uses_distributed_optimizer(job),
+        overlap_grad_reduce=job.data_parallel > 1 and job.optimizer != MUON,
+        overlap_param_gather=job.data_parallel > 1 and uses_distributed_optimizer(job),
     )
 
 
@@ -137,13 +138,13 @@ def optimizer_config(job: TraceJob) -> Any:
 
     dtype = DTYPES[job.precision]
     return OptimizerConfig(
-        optimizer="adam" if job.optimizer == "adamw" else "sgd",
+        optimizer="sgd" if job.optimizer == "sgd-momentum" else "adam",  # Muon's is Adam's as well
         lr=LEARNING_RATE,
         sgd_momentum=MOMENTUM,
         params_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         fp16=dtype is torch.float16,
-        use_distributed_optimizer=job.zero_stage > 0,
-        overlap_param_gather=job.data_parallel > 1 and job.zero_stage > 0,
+        use_distributed_optimizer=uses_distributed_optimizer(job),
+        overlap_param_gather=job.data_parallel > 1 and uses_distributed_optimizer(job),
         clip_grad=0.0,
     )

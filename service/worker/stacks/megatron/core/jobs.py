@@ -7,7 +7,8 @@ from plimsoll.service.worker.jobs.job import TraceJob
 
 # Its products in fp8 are Transformer Engine's, whose formats no other code knows.
 PRECISIONS = ("bf16-mixed", "fp16-mixed", "fp32")
-OPTIMIZERS = ("adamw", "sgd-momentum")
+MUON = "muon"
+OPTIMIZERS = ("adamw", "sgd-momentum", MUON)
 
 
 def runs_megatron_core(job: TraceJob) -> bool:
@@ -18,3 +19,13 @@ def runs_megatron_core(job: TraceJob) -> bool:
         and job.precision in PRECISIONS
         and job.optimizer in OPTIMIZERS
     )
+
+
+def uses_distributed_optimizer(job: TraceJob) -> bool:
+    """Return whether states lie in parts of flat buffers; Muon's are dealt out whole by another optimizer."""
+    return job.zero_stage > 0 and job.optimizer != MUON
+
+
+def deals_parameters(job: TraceJob) -> bool:
+    """Return whether the layer-wise optimizer deals parameters out whole."""
+    return job.zero_stage > 0 and job.optimizer == MUON

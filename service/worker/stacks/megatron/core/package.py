@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.stacks.megatron.core.emerging_optimizers import named_where_missing
 from plimsoll.service.worker.stacks.megatron.core.routing import tokens_shared_out
 from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, environment, names_given, quiet
 
@@ -41,10 +42,11 @@ def load_megatron() -> Any:
     """Return the package; a worker without it raises `NotYetAvailable`."""
     try:
         # What it compiles as it is imported would not run on fake tensors: kernels stand in for it (`kernels.py`).
-        with quiet("megatron"), replaced(torch, "compile", lambda function: function):
+        with quiet("megatron"), replaced(torch, "compile", lambda function: function), named_where_missing():
             import megatron.core
             import megatron.core.models.gpt
             import megatron.core.optimizer
+            import megatron.core.optimizer.muon
     except ModuleNotFoundError as error:
         raise NotYetAvailable(
             "Megatron's steps are traced by Megatron-Core's own code, which this worker does not have: install "

@@ -25,6 +25,8 @@ from plimsoll.service.worker.stacks.megatron.core.arguments import (
     padded_vocabulary,
     transformer_config,
 )
+from plimsoll.service.worker.stacks.megatron.core.dealing import fullest_rank
+from plimsoll.service.worker.stacks.megatron.core.jobs import MUON, deals_parameters
 from plimsoll.service.worker.training.engine import Making, Standing
 from plimsoll.service.worker.training.foreign_code import MadeStorages, all_standing, making_method, names_given
 from plimsoll.service.worker.training.parallel.pipeline import traced_micro_batches
@@ -144,6 +146,11 @@ class MegatronRank:
     def update(self) -> None:
         """Update the parameters."""
         self._optimizer.step()
+
+    @property
+    def fullest_rank(self) -> int:
+        """Return the place in the stage of the rank that most states are dealt to."""
+        return fullest_rank(self._job, self._optimizer)
 
     @property
     def _micro_batches(self) -> int:
@@ -304,6 +311,13 @@ def _optimizer(job: TraceJob, chunks: list[Any]) -> Any:
     from megatron.core import optimizer
 
     with replaced(torch.optim, "AdamW", _FusedAdamW), replaced(optimizer, "SGD", _FusedSgd):
+        if job.optimizer == MUON:
+            return optimizer.muon.get_megatron_muon_optimizer(
+                optimizer_config(job),
+                chunks,
+                use_gloo_process_groups=False,
+                layer_wise_distributed_optimizer=deals_parameters(job),
+            )
         return optimizer.get_megatron_optimizer(optimizer_config(job), chunks, use_gloo_process_groups=False)
 
 

@@ -344,6 +344,12 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, **TWO_STAGES, "pipeline_layout": "Et|tmL"},
     ),
     Example(
+        rule=of_megatron.MUON_IS_MEGATRON_CORES,
+        pointer="/training/optimizer",
+        broken={**MEGATRON, "config": config(attention_bias=True), "optimizer": "muon"},
+        obeyed={**MEGATRON, "optimizer": "muon"},
+    ),
+    Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
         broken={**MEGATRON, **SPLIT, **NORMS, "config": config(attention_bias=True)},
@@ -550,6 +556,12 @@ OF_DEVICES = (
         rule=of_megatron.MULTI_TOKEN_PREDICTION_IS_TRACED,
         pointer="/training/multi_token_prediction",
         broken={**MEGATRON, "multi_token_prediction": 1},
+        obeyed=MEGATRON,
+    ),
+    Example(
+        rule=of_megatron.MUON_IS_TRACED,
+        pointer="/training/optimizer",
+        broken={**MEGATRON, "optimizer": "muon"},
         obeyed=MEGATRON,
     ),
 )
