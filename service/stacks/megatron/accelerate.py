@@ -7,7 +7,7 @@ from typing import Any
 from plimsoll.planners.jobs.pipeline_layouts import EVEN
 from plimsoll.service.launch.training import TrainingLaunch, given_reasons
 from plimsoll.service.stacks.accelerate.launch import accelerate_target, dtype_reasons, mixed_precision
-from plimsoll.service.stacks.megatron.launch import recompute_options
+from plimsoll.service.stacks.megatron.launch import MUON, recompute_options
 
 # utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
 MODELS = frozenset({"gpt2", "llama"})
@@ -23,6 +23,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             launch.question.multi_token_prediction > 0,
             "accelerate's Megatron-LM plugin has no option for multi-token prediction.",
         ),
+        (launch.question.optimizer == MUON, "accelerate's Megatron-LM plugin knows Adam and SGD alone."),
         (model_type not in MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.stacks.megatron.flags import FLAGS
-from plimsoll.service.stacks.megatron.launch import OPTIMIZERS
+from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
 from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
@@ -21,7 +21,10 @@ from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotR
 # The table's two flags that say whose arguments these are.
 MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
 NEEDED = ("layers", "hidden", "heads", "sequence_length", "micro_batch_size", "vocabulary")
-OPTIMIZERS_BY_NAME = {str(options["optimizer"]): optimizer for optimizer, options in OPTIMIZERS.items()}
+OPTIMIZERS_BY_NAME = {
+    **{str(options["optimizer"]): optimizer for optimizer, options in OPTIMIZERS.items()},
+    DEALT_MUON: MUON,
+}
 # Flags that say another model, or divide it otherwise, than the table's.
 DECISIVE = frozenset({
     "--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--deepspeed",
@@ -68,6 +71,8 @@ def _megatron_launch(job: Job) -> Read:
     optimizer = str(values.get("optimizer", "adam"))
     if optimizer not in OPTIMIZERS_BY_NAME:
         return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
+    if OPTIMIZERS_BY_NAME[optimizer] == MUON and _gathers_blocks(values):
+        return NotRead(reason=f"--muon-tp-mode {str(values['muon_blocks'])[:40]} is not planned, {BLOCKWISE} is")
     program = f"Megatron training of {values['layers']} layers of {values['hidden']}"
     broken = broken_rules(values, others, None if job.ranks is None else gpus)
     if broken:
@@ -101,13 +106,18 @@ def _megatron_launch(job: Job) -> Read:
                 "data_parallel": data_parallel,
                 **pipeline,
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
-                "zero_stage": 1 if values.get("distributed_optimizer") else 0,
+                "zero_stage": 1 if values.get("distributed_optimizer") or optimizer == DEALT_MUON else 0,
                 "overlap": _overlap(values, degrees),
             },
             "framework": "megatron",
         },
         memory_saving=tuple(sorted(MEMORY_SAVING & others)),
     )
+
+
+def _gathers_blocks(values: Values) -> bool:
+    """Return whether tensor-parallel ranks are told to orthogonalize whole matrices together."""
+    return int(values.get("tensor_parallel", 1)) > 1 and values.get("muon_blocks", BLOCKWISE) != BLOCKWISE
 
 
 def _pipeline(values: Values, others: Collection[str], pipeline_parallel: int) -> dict[str, Any]:

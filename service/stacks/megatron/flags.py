@@ -59,6 +59,7 @@ FLAGS = (
     Flag(names=("fp16",), field="fp16", form="switch"),
     Flag(names=("fp8-format",), field="fp8", form="text"),
     Flag(names=("optimizer",), field="optimizer", form="text"),
+    Flag(names=("muon-tp-mode",), field="muon_blocks", form="text"),
     Flag(names=("use-flash-attn",), field="flash", form="switch"),
     Flag(names=("transformer-impl",), field="implementation", form="text"),
 )

@@ -23,9 +23,12 @@ PRECISIONS: Mapping[str, Mapping[str, Value]] = {
     "fp8-mixed": {"bf16": True, "fp8-format": "hybrid"},
     "fp32": {},
 }
+MUON, DEALT_MUON = "muon", "dist_muon"
+BLOCKWISE = "blockwise"  # each tensor-parallel rank orthogonalizes its own part of a matrix
 OPTIMIZERS: Mapping[str, Mapping[str, Value]] = {
     "adamw": {"optimizer": "adam"},
     "sgd-momentum": {"optimizer": "sgd", "sgd-momentum": 0.9},
+    MUON: {"optimizer": "muon", "muon-tp-mode": BLOCKWISE},
 }
 STATE_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8"})  # --exp-avg-dtype
 MULTI_TOKEN_LOSS_FACTOR = 0.1  # the default of --mtp-loss-scaling-factor
@@ -43,6 +46,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             chosen and layout.zero_stage == 0,
             "Megatron-LM's dtypes of gradients and optimizer states need its distributed optimizer (zero_stage 1).",
         ),
+        (chosen and question.optimizer == MUON, "Megatron-LM's Muon has no dtypes of its gradients and states."),
         (
             question.optimizer_state_dtype not in (None, *STATE_DTYPES),
             f"--exp-avg-dtype cannot be {question.optimizer_state_dtype}.",
@@ -98,7 +102,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         "train-iters": launch.steps,
         "lr": LEARNING_RATE,
         **PRECISIONS[question.precision],
-        **OPTIMIZERS[question.optimizer],
+        **_optimizer_options(launch),
         **_dtype_options(launch),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
@@ -128,6 +132,7 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
     layout = launch.layout
     chunks = layout.pipeline_parallel * layout.virtual_pipeline
     has_experts_apart = layout.expert_parallel > 1
+    is_divided = layout.zero_stage > 0 and launch.question.optimizer != MUON
     way, layers = layout.pipeline_layout, launch.question.model.num_layers // chunks
     return {
         **named(
@@ -140,7 +145,7 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
             expert_parallel=layout.expert_parallel if has_experts_apart else None,
         ),
         "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,
-        **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=layout.zero_stage > 0),
+        **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=is_divided),
         **_overlap_options(launch),
     }
 
@@ -155,14 +160,22 @@ def _multi_token_options(launch: TrainingLaunch) -> dict[str, Value]:
 
 def _overlap_options(launch: TrainingLaunch) -> dict[str, Value]:
     layout, asked = launch.layout, launch.question.layout.overlap
-    hidden = layout.overlap
+    hidden, hides = layout.overlap, launch.question.optimizer != MUON
     return named(
         FLAGS,
-        overlap_gradients=layout.data_parallel > 1 and (hidden is None or hidden.gradients),
-        overlap_parameters=layout.data_parallel > 1 and layout.zero_stage > 0 and (hidden is None or hidden.parameters),
+        overlap_gradients=layout.data_parallel > 1 and (hidden.gradients if hidden else hides),
+        overlap_parameters=layout.data_parallel > 1
+        and layout.zero_stage > 0
+        and (hidden.parameters if hidden else hides),
         overlap_tensor_parallel=bool(asked and asked.tensor_parallel and hidden and hidden.tensor_parallel) or None,
         overlap_expert_parallel=bool(hidden and hidden.expert_parallel) or None,
     )
+
+
+def _optimizer_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return the optimizer; Muon that divides its states has another name."""
+    is_dealt = launch.question.optimizer == MUON and launch.layout.zero_stage > 0
+    return {**OPTIMIZERS[launch.question.optimizer], **({"optimizer": DEALT_MUON} if is_dealt else {})}
 
 
 def _dtype_options(launch: TrainingLaunch) -> dict[str, Value]:

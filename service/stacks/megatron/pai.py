@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll.service.launch.options import Value, option_lines
-from plimsoll.service.launch.training import Placeholder, Target, TrainingLaunch
+from plimsoll.service.launch.training import Placeholder, Target, TrainingLaunch, given_reasons
 from plimsoll.service.stacks.megatron import launch as megatron
 
 # `megatron_patch/tokenizer/__init__.py`, --patch-tokenizer-type, by transformers' model_type.
@@ -38,10 +38,17 @@ def pai_megatron_arguments(launch: TrainingLaunch) -> str:
     return "\n".join(option_lines({**options, **patched}))
 
 
+def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    is_muon = launch.question.optimizer == megatron.MUON
+    return megatron.why_not(launch) + given_reasons(
+        (is_muon, "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to have Muon."),
+    )
+
+
 PAI_MEGATRON = Target(
     name="pai-megatron",
     is_for=_is_for,
-    why_not=megatron.why_not,
+    why_not=_why_not,
     write=pai_megatron_arguments,
     saved_as="pai-megatron.txt",
 )

@@ -248,6 +248,54 @@ def test_momentum_belongs_to_sgd():
     assert (found["optimizer"], found["sgd_momentum"]) == ("sgd", "0.9")
 
 
+@pytest.mark.parametrize(("zero_stage", "name"), [(0, "muon"), (1, "dist_muon")])
+def test_muon_has_no_distributed_optimizer_and_hides_nothing(zero_stage: int, name: str):
+    # Megatron-LM core_v0.16.1, training/arguments.py: "does not support distributed optimizer", "overlap grad reduce",
+    # "overlap param gather"; 1,000 GPUs.
+    asked = {"optimizer": "muon", "global_batch_size": 2000}
+    given = launch("megatron", data_parallel=1000, zero_stage=zero_stage, asked=asked)
+    found = told(given)
+    assert found["optimizer"] == name
+    assert not [option for option in found if "distributed_optimizer" in option or "overlap" in option]
+    read = read_back(given)
+    assert (read.request["training"]["optimizer"], read.request["layout"]["zero_stage"]) == ("muon", zero_stage)
+
+
+def test_megatron_core_has_the_optimizer_s_options_as_fields():
+    from megatron.core.optimizer import OptimizerConfig
+
+    found = told(launch("megatron", asked={"optimizer": "muon"}))
+    of_muon = {option: value for option, value in found.items() if option.startswith("muon")}
+    assert of_muon == {"muon_tp_mode": OptimizerConfig().muon_tp_mode}
+
+
+def test_later_releases_name_muon_with_the_distributed_optimizer():
+    # d98e8a6, training/arguments.py: "Use --optimizer muon --use-distributed-optimizer instead."
+    given = launch("megatron", data_parallel=8, asked={"optimizer": "muon"})
+    read = read_back(given, ["--use-distributed-optimizer", "--overlap-grad-reduce"])
+    assert (read.request["training"]["optimizer"], read.request["layout"]["zero_stage"]) == ("muon", 1)
+    assert read.request["layout"]["overlap"]["gradients"] is True
+
+
+@pytest.mark.parametrize(("ranks", "is_read"), [(1, True), (2, False)])
+def test_muon_that_gathers_blocks_of_tensor_ranks_is_not_read(ranks: int, is_read: bool):
+    given = launch("megatron", tensor_parallel=ranks, asked={"optimizer": "muon"})
+    assert isinstance(read_back(given, ["--muon-tp-mode", "duplicated"]), Launch) == is_read
+
+
+def test_muon_takes_no_dtypes_of_states():
+    given = launch("megatron", zero_stage=1, asked={"optimizer": "muon", "optimizer_state_dtype": "bf16"})
+    assert "Muon has no dtypes" in " ".join(training_artifacts(given).missing["megatron"])
+
+
+def read_back(given: TrainingLaunch, more: list[str] | None = None) -> Any:
+    """Return what is read of a plan's command with further options behind it."""
+    command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
+    container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
+    (program,) = programs(container)
+    return training_launch([*program.words, *(more or [])], given.layout.gpus, container)
+
+
 def test_gpt_2_learns_its_positions():
     found = told(launch("megatron", config=GPT_2, asked={"sequence_length": 1024}, steps=10))
     assert (found["position_embedding_type"], found["normalization"]) == ("learned_absolute", "LayerNorm")

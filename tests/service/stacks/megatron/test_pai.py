@@ -36,3 +36,8 @@ def test_other_families_have_none():
 def test_what_megatron_cannot_be_told_it_cannot_either():
     given = launch("megatron", config=QWEN_3_30B_A3B, asked={"optimizer": "lion"})
     assert "no optimizer lion" in why_missing("pai-megatron", given)
+
+
+def test_muon_is_not_known_to_be_its():
+    given = launch("megatron", config=QWEN_3_30B_A3B, asked={"optimizer": "muon"})
+    assert "not known to have Muon" in why_missing("pai-megatron", given)
