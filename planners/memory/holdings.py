@@ -157,7 +157,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
     parts = stored(rules.optimizer_from).total()
     waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != states.accumulator else accumulators
-    host = np.where(to_host >= 1, masters + moments + waiting, 0.0) + host_parameters
+    copies = parts * 2 * FP32_BYTES if job.profile.host.copies_parameters and not states.master else nothing
+    host = np.where(to_host >= 1, masters + moments + waiting + copies, 0.0) + host_parameters
     host_gradients = np.where(_waits_in_own_format(layouts, job), whole_gradients * (1.0 - on_device), 0.0)
     host = host + host_gradients
     if job.profile.host.flat_buffer_stages:

@@ -262,13 +262,15 @@ class HostTraffic:
     """What goes to the host and comes from it once states lie there.
 
     `gradient_stages` are the ZeRO stages in which gradients follow an offloaded optimizer as soon as they are reduced;
-    with `fp32_gradients` they wait there in fp32, whatever they are added up in. In `flat_buffer_stages` those of the
-    last micro-batch are sent straight into the buffer that the optimizer reads, and updated weights come up from a
-    buffer in their own format. `nvme_note` is said of plans with states on NVMe.
+    with `fp32_gradients` they wait there in fp32, whatever they are added up in. A stack that `copies_parameters` keeps
+    copies of both, and the moments, there in fp32, of what is in fp32 on the device too. In `flat_buffer_stages` those
+    of the last micro-batch are sent straight into the buffer that the optimizer reads, and updated weights come up from
+    a buffer in their own format. `nvme_note` is said of plans with states on NVMe.
     """
 
     gradient_stages: tuple[int, ...]
     fp32_gradients: bool
+    copies_parameters: bool
     flat_buffer_stages: tuple[int, ...]
     nvme_note: str
 
@@ -288,8 +290,8 @@ class Capabilities:
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
-    default first. `parameter_offload_from` is the ZeRO
-    stage from which parameters can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
+    default first. `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
+    stages from which these can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
     divides, `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
     trainers run on, with models beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an
     evaluation's logits, or empty.
@@ -310,6 +312,7 @@ class Capabilities:
     shard_group: bool
     offload: tuple[Offload, ...]
     offload_targets: tuple[OffloadTarget, ...]
+    optimizer_offload_from: int
     parameter_offload_from: int
     activation_offload: ActivationOffload
     recompute: tuple[RecomputeForm, ...]

@@ -293,7 +293,8 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     elements = updated_parameters(layouts, job)
     pcie = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
     size = job.precision.compute_bytes
-    there_and_back = 2.0 * elements * size / pcie
+    # The widths in which gradients and weights lie on the device: what the host has of them it casts there.
+    there_and_back = elements * (job.states.gradient + job.states.parameter) / pcie
     on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
     if "optimizer" not in job.profile.can.offload:

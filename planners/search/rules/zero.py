@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
@@ -68,12 +69,37 @@ def _whole_parameters(case: Case, _job: Job) -> str:
     return f"offload {case.layout.offload} needs zero_stage 3, not {case.layout.zero_stage}."
 
 
+def _moves_whole_states(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where optimizer states go to the host in a stage whose optimizer cannot be there."""
+    whole: BoolArray = (layouts.offload > 0) & (layouts.zero_stage < job.profile.can.optimizer_offload_from)
+    return whole
+
+
+def _whole_states(case: Case, job: Job) -> str:
+    name, stage = job.profile.name, job.profile.can.optimizer_offload_from
+    return f"With {name}, offload {case.layout.offload} needs zero_stage {stage}, not {case.layout.zero_stage}."
+
+
+def _narrows_states_on_host(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where states on the host are asked for in fewer bytes than the stack has for them there."""
+    is_narrow = job.profile.host.copies_parameters and job.states.moment < FP32_BYTES
+    return layouts.offload > 0 if is_narrow else NOWHERE
+
+
+def _narrow_states(_case: Case, job: Job) -> str:
+    return f"{job.profile.name} keeps states on the host in fp32: leave optimizer_state_dtype out, or offload."
+
+
 OFFLOAD_NEEDS_SHARDING = Rule(
     name="offload_needs_sharding",
     field="offload",
     reads=("offload", "zero_stage"),
-    reason="offloading parameters needs zero_stage 3",
-    breaches=(Breach(where=_moves_whole_parameters, words=_whole_parameters),),
+    reason="offloading parameters needs zero_stage 3, and states where the stack divides them",
+    breaches=(
+        Breach(where=_moves_whole_parameters, words=_whole_parameters),
+        Breach(where=_moves_whole_states, words=_whole_states),
+        Breach(where=_narrows_states_on_host, words=_narrow_states),
+    ),
 )
 
 

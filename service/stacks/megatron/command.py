@@ -14,6 +14,7 @@ from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
 from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
+from plimsoll.service.stacks.megatron.states import told_states
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
 from plimsoll.service.workloads.commands.flags import option, options_unseen, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
@@ -34,8 +35,7 @@ DECISIVE = frozenset({
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
-    "--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer", "--main-params-dtype",
-    "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
+    "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
     "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
     "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
@@ -85,7 +85,7 @@ def _megatron_launch(job: Job) -> Read:
         pipeline = _pipeline(values, others, degrees["pipeline_parallel"])
     except InvalidQuestion as error:
         return NotRead(reason=f"{option(FLAGS, 'listed_stages')} is not planned: {error.detail}")
-    data_parallel = gpus // model_ranks
+    data_parallel, states = gpus // model_ranks, told_states(values)
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
         program=program,
@@ -100,6 +100,7 @@ def _megatron_launch(job: Job) -> Read:
                 "global_batch_size": batch,
                 "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
+                **states.training,
             },
             "layout": {
                 **degrees,
@@ -108,10 +109,11 @@ def _megatron_launch(job: Job) -> Read:
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
                 "zero_stage": 1 if values.get("distributed_optimizer") or optimizer == DEALT_MUON else 0,
                 "overlap": _overlap(values, degrees),
+                **states.layout,
             },
             "framework": "megatron",
         },
-        memory_saving=tuple(sorted(MEMORY_SAVING & others)),
+        memory_saving=tuple(sorted({*(MEMORY_SAVING & others), *states.memory_saving})),
     )
 
 

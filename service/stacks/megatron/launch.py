@@ -103,7 +103,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         "lr": LEARNING_RATE,
         **PRECISIONS[question.precision],
         **_optimizer_options(launch),
-        **_dtype_options(launch),
+        **_precision_options(launch),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
@@ -178,16 +178,19 @@ def _optimizer_options(launch: TrainingLaunch) -> dict[str, Value]:
     return {**OPTIMIZERS[launch.question.optimizer], **({"optimizer": DEALT_MUON} if is_dealt else {})}
 
 
-def _dtype_options(launch: TrainingLaunch) -> dict[str, Value]:
-    """Return the dtypes of the distributed optimizer where the question fixes one."""
+def _precision_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return the dtypes of the distributed optimizer where the question fixes one, and whether it is on the host.
+
+    The option of the former is needed for the latter too (arguments.py, validate_args).
+    """
     states, gradients = launch.question.optimizer_state_dtype, launch.question.gradient_dtype
-    if states is None and gradients is None:
+    is_on_host = launch.layout.offload != "none"
+    if states is None and gradients is None and not is_on_host:
         return {}
     return {
-        "use-precision-aware-optimizer": True,
-        "exp-avg-dtype": states,
+        **named(FLAGS, precision_aware=True, moment_dtype=states),
         "exp-avg-sq-dtype": states,
-        "main-grads-dtype": gradients,
+        **named(FLAGS, gradient_dtype=gradients, offload=is_on_host or None, offloaded=1.0 if is_on_host else None),
     }
 
 

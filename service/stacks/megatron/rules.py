@@ -13,6 +13,7 @@ from typing import Any
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
 from plimsoll.service.stacks.megatron.pipelines import counted_blocks, virtual_stages
+from plimsoll.service.stacks.megatron.states import broken_rules_of_states
 from plimsoll.service.workloads.commands.divisors import divisors_text
 
 # Layers are dealt out to other stages than the options that are read say; forks have some of their own for it.
@@ -32,6 +33,7 @@ def broken_rules(values: Values, others: Collection[str], ranks: int | None) -> 
         *_of_sequence(values),
         *_of_experts(values),
         *_of_overlap(values, others),
+        *broken_rules_of_states(values),
         *(() if ranks is None else _of_ranks(values, others, ranks)),
     )
 

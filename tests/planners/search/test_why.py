@@ -113,7 +113,7 @@ def test_missing_memory_is_told_in_gibibytes_with_stage_and_phase():
 
 @pytest.mark.slow
 def test_every_stage_that_exceeds_its_card_is_told():
-    degrees = {"data_parallel": 1, "tensor_parallel": 2, "pipeline_parallel": 4}
+    degrees = {"data_parallel": 1, "tensor_parallel": 2, "pipeline_parallel": 4, "offload": "none"}
     comparison = compared(model=llama(LLAMA_3_70B), degrees=degrees, named={"framework": "megatron"})
     assert comparison.outcome == "does_not_fit"
     assert rules(comparison).count("memory") == 4

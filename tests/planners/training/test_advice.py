@@ -182,7 +182,7 @@ def test_a_model_of_no_known_family_has_no_smaller_one():
 
 def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
     # 80 layers in even stages on 32 GPUs are at most 16 stages, which fit only tightly.
-    even = {"tensor_parallel": 1, "pipeline_layout": "even"}
+    even = {"tensor_parallel": 1, "pipeline_layout": "even", "offload": "none"}
     asked = question(framework="megatron", model=llama(LLAMA_3_70B), gpus=32, layout=even)
     offers = [offer.change for offer in plan_training(asked).advice]
     (freed,) = (change["layout.tensor_parallel"] for change in offers if "layout.tensor_parallel" in change)
@@ -207,7 +207,7 @@ def test_where_no_single_change_will_do_they_are_offered_together():
 
 
 def test_a_tight_plan_is_advised_more_gpus_than_it_has():
-    answer = plan_training(question(gpus=2))
+    answer = plan_training(question(gpus=2, layout={"offload": "none"}))
     assert answer.verdict == "tight"
     advised = next(offer.change["hardware.gpus"] for offer in answer.advice if "hardware.gpus" in offer.change)
     assert advised > 2

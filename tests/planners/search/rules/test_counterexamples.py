@@ -286,6 +286,21 @@ CASES = (
         numbers=("optimizer+parameters", "zero_stage 3", "not 2"),
     ),
     Counterexample(
+        rule="offload_needs_sharding",
+        breach=1,
+        framework="megatron",
+        layout={"offload": 1, "zero_stage": 0},
+        numbers=("megatron", "zero_stage 1", "not 0"),
+    ),
+    Counterexample(
+        rule="offload_needs_sharding",
+        breach=2,
+        framework="megatron",
+        asked={"optimizer_state_dtype": "bf16"},
+        layout={"offload": 1, "zero_stage": 1},
+        numbers=("megatron", "optimizer_state_dtype"),
+    ),
+    Counterexample(
         rule="compression_needs_whole_gradients",
         framework="deepspeed",
         asked={"gradient_compression": "1-bit"},

@@ -73,6 +73,7 @@ from tests.planners.training_cases import job
         ),
         ("experts_divide", "reference", {}, {"expert_parallel": 2}),
         ("offload_needs_sharding", "deepspeed", {"offload": 2, "zero_stage": 3}, {"offload": 2, "zero_stage": 2}),
+        ("offload_needs_sharding", "megatron", {"offload": 1, "zero_stage": 1}, {"offload": 1, "zero_stage": 0}),
     ],
 )
 def test_a_rule_allows_one_side_of_its_edge_and_not_the_other(rule, framework, obeyed, broken):

@@ -239,6 +239,18 @@ def test_dtypes_asked_for_go_to_the_distributed_optimizer():
     assert found["use_precision_aware_optimizer"] is True
 
 
+def test_states_on_the_host_are_all_of_them_and_read_back():
+    from megatron.core.optimizer import OptimizerConfig
+
+    given = launch("megatron", data_parallel=8, zero_stage=1, offload="optimizer")
+    found = told(given)
+    assert [name in found for name in ("optimizer_cpu_offload", "use_precision_aware_optimizer")] == [True, True]
+    # Megatron-Core's own default is none of them.
+    assert (float(found["optimizer_offload_fraction"]), OptimizerConfig().optimizer_offload_fraction) == (1.0, 0.0)
+    assert not [name for name in found if name.endswith("_dtype")]
+    assert read_back(given).request["layout"]["offload"] == "optimizer"
+
+
 def test_eager_attention_is_unfused():
     assert told(launch("megatron", asked={"attention": "eager"}))["attention_backend"] == "unfused"
 

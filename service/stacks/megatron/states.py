@@ -1,0 +1,61 @@
+"""How a command of Megatron-LM has the optimizer's states: in which dtypes, and whether on the host.
+
+Source: training/arguments.py (validate_args), core/optimizer/optimizer_config.py (__post_init__),
+core/optimizer/cpu_offloading/hybrid_optimizer.py, which keeps fp32 whatever the dtypes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.workloads.commands.flags import option
+
+FP32 = "fp32"
+ADAM = "adam"
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """What is asked for of states: parts of a request, and options that leave a rank less than it counts."""
+
+    training: dict[str, str] = field(default_factory=dict)
+    layout: dict[str, str] = field(default_factory=dict)
+    memory_saving: tuple[str, ...] = ()
+
+
+def told_states(values: Values) -> States:
+    """Return what a command says of them.
+
+    Of a part of the states on the host, or of whole ones, only that there they are.
+    """
+    fraction = float(values.get("offloaded", 1.0)) if values.get("offload") else 0.0
+    gradients = str(values.get("gradient_dtype", FP32))
+    training = {"gradient_dtype": gradients} if gradients != FP32 else {}
+    if fraction >= 1.0 and values.get("distributed_optimizer"):
+        return States(training=training, layout={"offload": "optimizer"})
+    first, second = (str(values.get(name, FP32)) for name in ("moment_dtype", "second_moment_dtype"))
+    saving = [name for name in ("precision_aware",) if values.get(name)]
+    if fraction > 0.0:
+        saving.append("offload")
+    if first != second:
+        saving += [name for name in ("moment_dtype", "second_moment_dtype") if name in values]
+    elif first != FP32:
+        training["optimizer_state_dtype"] = first
+    return States(training=training, memory_saving=tuple(option(FLAGS, name) for name in saving))
+
+
+def broken_rules_of_states(values: Values) -> Iterator[str]:
+    """Yield what its options on states break, as Megatron-LM asserts it."""
+    aware = option(FLAGS, "precision_aware")
+    if values.get("precision_aware"):
+        if str(values.get("optimizer", ADAM)) != ADAM:
+            yield f"{aware} goes with {option(FLAGS, 'optimizer')} {ADAM} alone"
+        return
+    if values.get("offload"):
+        yield f"{option(FLAGS, 'offload')} needs {aware}"
+    if str(values.get("gradient_dtype", FP32)) != FP32:
+        yield f"{option(FLAGS, 'gradient_dtype')} {values['gradient_dtype']} needs {aware}"
