@@ -62,8 +62,13 @@ EVERY_PART_IS_READ = Rule(
 )
 
 
+def _moves_some_states(asked: Asked) -> bool:
+    is_own = asked.stack.has_own_engine or asked.stack.runs_own_model(asked.job)
+    return not is_own and asked.job.offload not in ("none", EVERY_STATE)
+
+
 OFFLOAD_MOVES_EVERY_STATE = Rule(
-    broken=lambda asked: not asked.stack.has_own_engine and asked.job.offload not in ("none", EVERY_STATE),
+    broken=_moves_some_states,
     pointer="/layout/offload",
     words=lambda asked: f"Offload of {asked.job.offload} alone is not traced: FSDP2's policy moves every state.",
 )

@@ -54,15 +54,17 @@ def _offloads_otherwise(asked: Asked) -> bool:
     job = asked.job
     is_plain = job.expert_parallel == job.pipeline_parallel == job.context_parallel == 1 and job.method != "qlora"
     is_moved_so = is_fully_sharded(job, asked.stack) and is_plain
-    return job.states_on_host and not (is_moved_so or asked.stack.has_own_engine)
+    is_own = asked.stack.has_own_engine or asked.stack.runs_own_model(job)
+    return job.states_on_host and not (is_moved_so or is_own)
 
 
 STATES_ON_THE_HOST_ARE_SHARDS = Rule(
     broken=_offloads_otherwise,
     pointer="/layout/offload",
     words=(
-        "States on the host are traced where a stack's own engine moves them, and as FSDP2's CPUOffloadPolicy has "
-        "them, without pipelines, experts or sequences over several ranks and without 4-bit weights."
+        "States on the host are traced where a stack's own engine or optimizer moves them, and as FSDP2's "
+        "CPUOffloadPolicy has them, without pipelines, experts or sequences over several ranks and without 4-bit "
+        "weights."
     ),
 )
 RULES = (

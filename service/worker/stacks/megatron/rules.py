@@ -51,6 +51,14 @@ MUON_IS_TRACED = Rule(
     pointer="/training/optimizer",
     words="Megatron's Muon runs in a trace and not on a device yet.",
 )
+STATES_ON_THE_HOST_ARE_COPIES = Rule(
+    broken=lambda asked: asked.job.states_on_host and not keeps_master_weights(asked.job, asked.stack),
+    pointer="/training/precision",
+    words=lambda asked: (
+        f"{asked.job.framework}'s states on the host are traced in {' and '.join(MIXED_PRECISIONS)}: by their fp32 the "
+        "trace tells them from the device's."
+    ),
+)
 EXPERTS_KEEP_MASTER_WEIGHTS = Rule(
     broken=lambda asked: asked.job.has_experts and not keeps_master_weights(asked.job, asked.stack),
     pointer="/training/precision",

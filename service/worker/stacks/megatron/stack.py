@@ -20,6 +20,7 @@ from plimsoll.service.worker.stacks.megatron.rules import (
     NORMS_ARE_NOT_RECOMPUTED_SPLIT,
     PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S,
     RULES_OF_EXPERTS,
+    STATES_ON_THE_HOST_ARE_COPIES,
 )
 
 STACK = Stack(
@@ -38,6 +39,10 @@ STACK = Stack(
             "its schedule. Beneath them shapes stand in for a GPU's kernels: Transformer Engine's norms, rotation, "
             "flash attention and grouped products, APEX's sums of gradients, and what torch would compile."
         ),
+        offload=(
+            "fp32 copies of parameters and gradients, and the moments, lie on the host, as Megatron-Core's "
+            "HybridDeviceOptimizer has them."
+        ),
         kernels="Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.",
         kernels_on_device=(
             "Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels."
@@ -54,7 +59,11 @@ STACK = Stack(
             MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES,
             MUON_IS_MEGATRON_CORES,
         ),
-        Subject.SHARDING: (NORMS_ARE_NOT_RECOMPUTED_SPLIT, DIVIDED_STATES_ARE_ADAM_S),
+        Subject.SHARDING: (
+            NORMS_ARE_NOT_RECOMPUTED_SPLIT,
+            DIVIDED_STATES_ARE_ADAM_S,
+            STATES_ON_THE_HOST_ARE_COPIES,
+        ),
         Subject.EXPERTS: RULES_OF_EXPERTS,
         Subject.DEVICE: (MULTI_TOKEN_PREDICTION_IS_TRACED, MUON_IS_TRACED),
     },

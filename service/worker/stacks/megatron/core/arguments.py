@@ -146,5 +146,8 @@ def optimizer_config(job: TraceJob) -> Any:
         fp16=dtype is torch.float16,
         use_distributed_optimizer=uses_distributed_optimizer(job),
         overlap_param_gather=job.data_parallel > 1 and uses_distributed_optimizer(job),
+        optimizer_cpu_offload=job.states_on_host,
+        optimizer_offload_fraction=1.0,
+        use_precision_aware_optimizer=job.states_on_host,
         clip_grad=0.0,
     )

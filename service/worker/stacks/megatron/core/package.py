@@ -14,6 +14,7 @@ from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.stacks.megatron.core.emerging_optimizers import named_where_missing
+from plimsoll.service.worker.stacks.megatron.core.host import hybrid_optimizer_on_host
 from plimsoll.service.worker.stacks.megatron.core.routing import tokens_shared_out
 from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, environment, names_given, quiet
 
@@ -73,6 +74,8 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         stack.enter_context(_kernels_in_place())
         stack.enter_context(OnTheCpu())
         stack.enter_context(ScalarsOfFakeTensors())
+        if job.states_on_host:
+            stack.enter_context(hybrid_optimizer_on_host())
         if job.has_experts:
             stack.enter_context(tokens_shared_out(job.experts_per_token))
         try:

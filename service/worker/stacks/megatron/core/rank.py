@@ -16,6 +16,7 @@ import torch
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
+from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
@@ -82,6 +83,9 @@ class MegatronRank:
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
+        with on_host():  # before all that was made is taken for the device's
+            for copy in self._copies_on_host():
+                yield from all_standing("fp32 copy", copy, Kind.OPTIMIZER_STATE)
         yield from self._made.living()
         for chunk in self._chunks:
             for name, parameter in chunk.named_parameters():
@@ -101,16 +105,23 @@ class MegatronRank:
             for state in optimizer.optimizer.state.values():
                 yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
+    def _copies_on_host(self) -> Iterator[torch.Tensor]:
+        """Yield the host's copies of parameters, none where states are on the device."""
+        for optimizer in getattr(self._optimizer, "chained_optimizers", [self._optimizer]):
+            yield from getattr(optimizer.optimizer, "gpu_params_map_cpu_copy", {}).values()
+
     def _is_copy(self, parameter: torch.Tensor) -> bool:
         """Return whether the optimizer has a copy, and not the model's own parameter or a part of it."""
         return parameter.dtype is torch.float32 and self._config.params_dtype is not torch.float32
 
     @contextlib.contextmanager
     def attached(self, making: Making) -> Iterator[None]:
-        """Name what is made for good within the block: empty gradients, and where the head's input is gathered."""
+        """Name what is made for good: empty gradients, where the head's input is gathered, gradients on the host."""
+        from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
         from megatron.core.tensor_parallel import layers
         from megatron.core.utils import GlobalMemoryBuffer
 
+        sends = HybridDeviceOptimizer._set_sub_optimizer_grads
         dummies = type(layers.get_dummy_wgrad)
         with (
             replaced(dummies, "__call__", making_method(Kind.DUMMY_GRADIENT, making, dummies.__call__)),
@@ -119,6 +130,7 @@ class MegatronRank:
                 "get_tensor",
                 making_method(Kind.COMMUNICATION, making, GlobalMemoryBuffer.get_tensor),
             ),
+            replaced(HybridDeviceOptimizer, "_set_sub_optimizer_grads", making_method(Kind.GRADIENT, making, sends)),
         ):
             yield
 

@@ -362,6 +362,12 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, "zero_stage": 0, "optimizer": "sgd-momentum"},
     ),
     Example(
+        rule=of_megatron.STATES_ON_THE_HOST_ARE_COPIES,
+        pointer="/training/precision",
+        broken={**MEGATRON, "data_parallel": 1, "offload": "optimizer", "precision": "fp32"},
+        obeyed={**MEGATRON, "data_parallel": 1, "offload": "optimizer"},
+    ),
+    Example(
         rule=of_megatron.EXPERTS_KEEP_MASTER_WEIGHTS,
         pointer="/training/precision",
         broken={"framework": "megatron", "zero_stage": 0, "config": MIXTRAL, "precision": "fp32"},
