@@ -20,9 +20,10 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import OptimizerKind
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
-from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.stages import Pipeline, StageRows
 from plimsoll.planners.memory.shards import MOST_KEPT_ANSWERS, Divisions, Way, local
-from plimsoll.planners.memory.stage_parts import parts_of_stages
+from plimsoll.planners.memory.stage_parts import Counts, counts_of_stages, parts_of
 from plimsoll.planners.sharding.parameters import joined
 from plimsoll.planners.sharding.weights import is_expert
 
@@ -69,12 +70,16 @@ def _of_stages(
     rows: StageRows, by: Divisions, job: Job, measure: Callable[..., tuple[float, ...]], *asked: object
 ) -> FloatArray:
     """Return what `measure` says of each stage, asked once for each way to hold and divide; its values stand last."""
-    parts, counts = zip(*parts_of_stages(rows, job), strict=True)
-    columns = np.broadcast_arrays(*counts, by.inverse)
-    every = np.stack([column.ravel() for column in columns])
-    keys, inverse = np.unique(every, axis=1, return_inverse=True)
-    found = [measure(*asked, parts, tuple(key[:-1]), by.ways[key[-1]]) for key in keys.T.tolist()]
-    return np.array(found)[inverse.ravel()].reshape(*columns[0].shape, -1)
+    held: dict[Counts, int] = {}
+
+    def places(pipeline: Pipeline) -> IntArray:
+        return np.array([[held.setdefault(counts, len(held)) for counts in counts_of_stages(pipeline)]])
+
+    (of_stages,) = rows.pipelines.of_tables(places, axes=rows.stage.ndim - 1)
+    keys, inverse = distinct(of_stages * len(by.ways) + by.inverse)
+    parts, every = parts_of(job), tuple(held)
+    found = [measure(*asked, parts, every[key // len(by.ways)], by.ways[key % len(by.ways)]) for key in keys.tolist()]
+    return np.array(found)[inverse]
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
@@ -83,7 +88,7 @@ def _fullest(
     master_bytes: float,
     moment_bytes: float,
     parts: tuple[BlockWeights, ...],
-    counts: tuple[int, ...],
+    counts: Counts,
     way: Way,
 ) -> tuple[float, float]:
     optimizer = same.value
@@ -110,14 +115,14 @@ def _fullest(
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _busiest(quantity: Quantity, parts: tuple[BlockWeights, ...], counts: tuple[int, ...], way: Way) -> tuple[float]:
+def _busiest(quantity: Quantity, parts: tuple[BlockWeights, ...], counts: Counts, way: Way) -> tuple[float]:
     try:
         return (float(_on_ranks(_held(parts, counts, way), way, quantity).max()),)
     except ImpossibleLayout:
         return (0.0,)
 
 
-def _held(parts: tuple[BlockWeights, ...], counts: tuple[int, ...], way: Way) -> list[LikeParameters]:
+def _held(parts: tuple[BlockWeights, ...], counts: Counts, way: Way) -> list[LikeParameters]:
     """Return all that a rank of the stage would update alone, the smallest first."""
     found = [
         like for part, count in zip(parts, counts, strict=True) if count for like in _parameters_of(part, count, way)

@@ -10,8 +10,10 @@ import numpy as np
 from plimsoll.planners.architecture import Split, Weight
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import IntArray
-from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.layouts.stages import MOST_KEPT_PIPELINES, Pipeline, StageRows, stage_blocks
 from plimsoll.planners.memory.shards import MOST_KEPT_ANSWERS
+
+Counts = tuple[int, ...]
 
 
 def copies_of_table(rows: StageRows, job: Job) -> IntArray:
@@ -25,16 +27,22 @@ def copies_of_table(rows: StageRows, job: Job) -> IntArray:
     return copies
 
 
-def parts_of_stages(rows: StageRows, job: Job) -> tuple[tuple[BlockWeights, IntArray], ...]:
-    """Return each part with how many of it every stage has; the copied table of an embedding is a part."""
-    joints = rows.has_multi_token * np.int64(job.model.multi_token_layers)
-    return (
-        (job.embedding, rows.has_embedding.astype(np.int64)),
-        *zip(job.layers, rows.layers_of_kind, strict=True),
-        *([(job.multi_token, joints)] if job.multi_token else ()),
-        (job.head, rows.has_head.astype(np.int64)),
-        (vocabulary_only(job.embedding), copies_of_table(rows, job)),
-    )
+def parts_of(job: Job) -> tuple[BlockWeights, ...]:
+    """Return the model's parts, last of them the embedding's matrix, which other stages may have a copy of."""
+    return (*job.parts, vocabulary_only(job.embedding))
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
+def counts_of_stages(pipeline: Pipeline) -> tuple[Counts, ...]:
+    """Return how many of each part every stage of a pipeline has, in their order."""
+    model, blocks = pipeline.model.value, stage_blocks(pipeline)
+    found = []
+    for stage, layers in enumerate(blocks.layers_of_kind.tolist()):
+        has_head, has_multi_token = bool(blocks.has_head[stage]), bool(blocks.has_multi_token[stage])
+        joints = (has_multi_token * model.multi_token_layers,) if model.multi_token else ()
+        copies = 0 if stage == 0 else has_head * model.tied_head + has_multi_token
+        found.append((int(stage == 0), *layers, *joints, int(has_head), int(copies)))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
