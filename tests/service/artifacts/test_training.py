@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pydantic_core import to_json
 
-from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.stacks.stack import stacks
@@ -65,8 +64,8 @@ def test_compressed_gradients_are_left_to_the_script():
 
 
 def test_megatron_is_told_which_modules_it_recomputes():
-    asked = {"recompute": Recompute(mode="selective", modules=("layernorm", "mlp"))}
-    made = training_artifacts(launch("megatron", recompute="selective", asked=asked))
+    chosen = {"recompute": "selective", "recompute_modules": ("layernorm", "mlp")}
+    made = training_artifacts(launch("megatron", **chosen))
     assert "--recompute-modules layernorm mlp" in made.files["megatron"]
-    of_qwen = training_artifacts(launch("megatron", config=QWEN_3_30B_A3B, recompute="selective", asked=asked))
+    of_qwen = training_artifacts(launch("megatron", config=QWEN_3_30B_A3B, **chosen))
     assert any("layernorm, mlp" in said for said in of_qwen.missing["pai-megatron"])

@@ -24,7 +24,7 @@ class _PlacedByWidth(TorchFunctionMode):
     """Calls tensors in fp32 the host's and all others a GPU's; one that is pinned is as large as it was."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == torch.Tensor.is_cuda.__get__:
+        if func == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
             return args[0].dtype is not torch.float32
         if func is torch.Tensor.pin_memory:
             return args[0]
