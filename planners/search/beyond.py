@@ -18,7 +18,7 @@ import numpy as np
 
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.recompute_modules import sets_worth_trying
+from plimsoll.planners.jobs.recompute_modules import MIXTURE, sets_worth_trying
 from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
@@ -137,10 +137,24 @@ def _of_least_memory(choices: Choices) -> Choices:
 def _with_room(beyond: Beyond, bases: Bases) -> Bases:
     """Return the bases without shard groups of which any layout could have room, by the least that those take.
 
+    Layers that computation of another micro-batch runs beside are not recomputed whole: there the parts that spare most
+    take least.
+    """
+    could = _have_room(beyond, bases)
+    sparing = [parts for parts in _by_parts(beyond) if MIXTURE not in parts.job.recompute_modules][-1:]
+    left = np.flatnonzero(~could & (bases.get("expert_overlap", 0 * bases["gpus"]) > 0))
+    for parts in sparing if left.size else ():
+        could[left] = _have_room(parts, only(bases, left))
+    return only(bases, could)
+
+
+def _have_room(beyond: Beyond, bases: Bases) -> BoolArray:
+    """Return which bases without shard groups have room for what their layouts of the least memory take at the least.
+
     States take least where they are divided over all replicas, unless a rule forbids that.
     """
     if not bases["gpus"].size:
-        return bases
+        return np.zeros(0, dtype=bool)
     data, asked = bases["data_parallel"], beyond.question.layout.shard_group
     grouped = {**bases, "shard_group": data if asked is None else np.full_like(data, asked)}
     grid = grid_over(beyond.question, beyond.job, grouped, _of_least_memory(beyond.choices))
@@ -151,7 +165,7 @@ def _with_room(beyond: Beyond, bases: Bases) -> Bases:
         some = grid.of_bases(index).smallest()
         has_room = (least_bytes(some.layouts, beyond.job) <= beyond.question.hardware.limit_bytes) & some.distinct
         could[index] |= np.broadcast_to(has_room, some.shape).any(axis=(0, 1, 2))
-    return only(bases, could)
+    return could
 
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
@@ -263,9 +277,8 @@ def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
     yield beyond, bases
     if _counts_layers(beyond):
         yield from _with_every_number_of_layers(beyond, bases)
-    for modules in _module_sets(beyond):
-        job, choices = replace(beyond.job, recompute_modules=modules), ((SELECTIVE, 1.0),)
-        yield replace(beyond, job=job, choices=replace(beyond.choices, recompute=choices)), bases
+    for parts in _by_parts(beyond):
+        yield parts, bases
 
 
 def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
@@ -278,17 +291,18 @@ def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple
             yield counted, only(bases, bases["pipeline_parallel"] == degree)
 
 
-def _module_sets(beyond: Beyond) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of modules to try, where the recomputation is the search's to choose."""
-    job = beyond.job
+def _by_parts(beyond: Beyond) -> list[Beyond]:
+    """Return the same with parts of all layers recomputed, ever more of them, where that is the search's to choose."""
+    job, choices = beyond.job, replace(beyond.choices, recompute=((SELECTIVE, 1.0),))
     if beyond.question.recompute is not None or "modules" not in job.profile.can.recompute:
-        return ()
-    return sets_worth_trying(
+        return []
+    sets = sets_worth_trying(
         job.model,
         keeps_scores=job.attention == "eager",
         in_eight_bits=job.precision.compute_format in LOW_PRECISION_FORMATS,
         fuses_norms=job.profile.kernels.transformer_engine,
     )
+    return [replace(beyond, job=replace(job, recompute_modules=modules), choices=choices) for modules in sets]
 
 
 def _counts_layers(beyond: Beyond) -> bool:
