@@ -90,6 +90,10 @@ def _offered(
             continue
         if change.kind == "framework" and changed.layout.framework == asked.framework:
             continue
+        is_slower = changed.step_seconds >= answer.plan.step.seconds
+        if rank == OFFLOADED_RANK and is_slower and any(field.startswith("hardware.") for field in change.change):
+            # Nobody buys GPUs that take longer than the host does.
+            continue
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
             lora = changed if change.kind == "lora" else lora

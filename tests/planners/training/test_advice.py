@@ -246,6 +246,17 @@ def test_the_host_memory_that_a_plan_needs_is_offered_in_whole_gib():
     assert plan_training(roomy).verdict == "fits"
 
 
+@pytest.mark.slow
+def test_no_gpus_are_offered_that_take_longer_than_states_on_the_host():
+    # On 96 H100 with 94 GB it would fit without the host, and take eight times as long.
+    largest = describe_config(catalogue().model("meta-llama/Llama-3.1-405B").config, name="meta-llama/Llama-3.1-405B")
+    answer = plan_training(question(model=largest, gpus=96, global_batch_size=15_360))
+    assert answer.plan.layout.offload != "none"
+    bought = [each for each in answer.advice if any(field.startswith("hardware.") for field in each.change)]
+    assert all(each.step_seconds < answer.plan.step.seconds for each in bought)
+    assert {field for each in bought for field in each.change} >= {"hardware.gpus"}
+
+
 def test_no_host_memory_is_offered_to_what_lacks_none():
     assert "hardware.host_memory_bytes" not in changes(question(framework="ddp", gpus=8))
 
