@@ -3,6 +3,7 @@
 import pytest
 
 from plimsoll.planners.families import describe_config
+from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.recording.ledger import Kind
 from tests.planners.training_cases import asked
 from tests.service.worker.cases import config, requested_bytes, traced_once
@@ -36,7 +37,7 @@ def planned(model, *, ranks, zero_stage=1, **layout):
         model=describe_config(model, name="small"),
         optimizer="muon",
         sequence_length=64,
-        gpus=ranks * layout.get("tensor_parallel", 1),
+        gpus=ranks * layout.get("tensor_parallel", 1) * layout.get("pipeline_parallel", 1),
     ).held
 
 
@@ -46,6 +47,7 @@ CASES = [
     (LLAMA | {"num_hidden_layers": 5}, {"ranks": 7}),
     (LLAMA, {"ranks": 2, "tensor_parallel": 2}),
     (LLAMA | {"tie_word_embeddings": True}, {"ranks": 5}),
+    (LLAMA, {"ranks": 2, "context_parallel": 2}),
     (MIXTRAL, {"ranks": 6, "expert_parallel": 2}),
     (MIXTRAL, {"ranks": 4, "tensor_parallel": 2, "expert_parallel": 2}),
     (MIXTRAL, {"ranks": 4, "expert_parallel": 4}),
@@ -69,6 +71,28 @@ def test_what_its_update_makes_is_the_larger_of_a_matrix_at_work_and_the_gathere
     held = planned(model, **layout)
     at_work = 12 * float(held.largest_matrix_elements.max())
     assert made == pytest.approx(max(at_work, float(held.update_gather_bytes.max())), abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_every_stage_deals_what_it_holds(stage):
+    model = LLAMA | {"num_hidden_layers": 4}
+    part = PipelineStage(number=stage, stages=2, first_layer=2 * stage, last_layer=2 * stage + 1)
+    ledger = traced_once(
+        part,
+        framework="megatron",
+        optimizer="muon",
+        config=model,
+        data_parallel=3,
+        pipeline_parallel=2,
+        zero_stage=1,
+        sequence_length=64,
+        micro_batch_size=1,
+        accumulation_steps=4,
+    )
+    held = planned(model, ranks=3, pipeline_parallel=2)
+    states, gathered = (float(each.ravel()[stage]) for each in (held.optimizer, held.update_gather_bytes))
+    assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == pytest.approx(states, abs=SMALL_BYTES)
+    assert requested_bytes(ledger, Kind.OPTIMIZER_TEMPORARY) == pytest.approx(gathered, abs=SMALL_BYTES)
 
 
 def test_a_matrix_at_work_is_there_three_times_in_fp32():
