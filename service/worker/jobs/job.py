@@ -18,6 +18,7 @@ from plimsoll.planners.ground.terms import (
 from plimsoll.planners.jobs.pipeline_layouts import pipeline_layouts
 from plimsoll.planners.layouts.experts import experts_are_cut
 from plimsoll.planners.layouts.stages import Pipeline, distinct_stages
+from plimsoll.planners.plans import HiddenTraffic
 from plimsoll.planners.questions import Evaluation, Lora
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
@@ -69,6 +70,8 @@ class TraceJob:
     `gradient_dtype` is the format in which gradients are added up, None the stack's own. `reference` is that of a
     frozen model like the own one, with which this one is compared, None where there is none. `evaluation` follows every
     step that is traced. `multi_token_prediction` counts the layers that predict tokens behind the next one.
+    `overlap` is which traffic the plan hides behind computation, None in plans of versions that did not say;
+    `asks_tensor_overlap` marks a request for tensor-parallel traffic to be hidden, by a stack's own option.
     """
 
     model_name: str
@@ -107,11 +110,18 @@ class TraceJob:
     lora: Lora = field(default_factory=Lora)
     reference: str | None = None
     evaluation: Evaluation | None = None
+    overlap: HiddenTraffic | None = None
+    asks_tensor_overlap: bool = False
 
     @property
     def states_on_host(self) -> bool:
         """Return whether states wait elsewhere than on the device."""
         return self.offload != "none"
+
+    @property
+    def pairs_passes(self) -> bool:
+        """Return whether one micro-batch's forward pass runs beside another's backward pass."""
+        return self.overlap is not None and self.overlap.expert_parallel
 
     @property
     def trains_adapters(self) -> bool:

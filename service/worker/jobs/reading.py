@@ -7,6 +7,7 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD, REFERENCE
+from plimsoll.planners.plans import HiddenTraffic
 from plimsoll.planners.questions import Companion, Evaluation, Lora
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
 
@@ -56,6 +57,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             lora=_lora(training.get("lora")),
             reference=_reference(training.get("companions")),
             evaluation=Evaluation(**training["evaluation"]) if training.get("evaluation") else None,
+            overlap=HiddenTraffic(**layout["overlap"]) if layout.get("overlap") else None,
+            asks_tensor_overlap=_asks_tensor_overlap(request["request"].get("layout")),
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
@@ -85,6 +88,11 @@ def _recomputed_every(asked: Any) -> int | None:
 def _asked_modules(asked: Any) -> Sequence[str]:
     """Return the parts of layers that a request names, for plans of versions whose layouts name none."""
     return asked.get("modules", ()) if isinstance(asked, dict) else ()
+
+
+def _asks_tensor_overlap(part: Mapping[str, Any] | None) -> bool:
+    """Return whether a request's layout names tensor-parallel traffic as hidden."""
+    return bool(((part or {}).get("overlap") or {}).get("tensor_parallel"))
 
 
 def _reference(companions: Sequence[Mapping[str, Any]] | None) -> str | None:

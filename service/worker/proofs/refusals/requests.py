@@ -77,11 +77,6 @@ EXPERTS_GET_EQUAL_SHARES = Rule(
     pointer="/training/expert_imbalance",
     words="expert_imbalance is not traced yet.",
 )
-EXCHANGE_RUNS_ALONE = Rule(
-    broken=lambda asked: bool((asked.layout.get("overlap") or {}).get("expert_parallel")),
-    pointer="/layout/overlap/expert_parallel",
-    words="Passes of two micro-batches side by side are not traced yet; plan with overlap.expert_parallel false.",
-)
 GRADIENTS_ARE_NOT_COMPRESSED = Rule(
     broken=lambda asked: asked.training.get("gradient_compression", "none") != "none",
     pointer="/training/gradient_compression",
@@ -201,7 +196,6 @@ RULES: tuple[Rule, ...] = (
     EVERY_PART_IS_READ,
     OFFLOAD_MOVES_EVERY_STATE,
     EXPERTS_GET_EQUAL_SHARES,
-    EXCHANGE_RUNS_ALONE,
     GRADIENTS_ARE_NOT_COMPRESSED,
     GRADIENTS_HAVE_THE_STACKS_FORMAT,
     _without("optimizer_state_dtype"),

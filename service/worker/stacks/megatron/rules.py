@@ -134,4 +134,48 @@ MULTI_TOKEN_PREDICTION_IS_TRACED = Rule(
     pointer="/training/multi_token_prediction",
     words="Layers for multi-token prediction run in a trace and not on a device yet.",
 )
-RULES_OF_EXPERTS = (EXPERTS_KEEP_MASTER_WEIGHTS, EXPERTS_NEED_A_SPLIT_SEQUENCE, EXPERTS_LIE_IN_WHOLE_GROUPS)
+PAIRED_PASSES_ARE_MEGATRON_CORES = Rule(
+    broken=lambda asked: asked.job.pairs_passes and not asked.stack.runs_own_model(asked.job),
+    pointer="/layout/overlap/expert_parallel",
+    words=lambda asked: (
+        "Passes of two micro-batches side by side are traced by Megatron-Core's own schedule, which does not run this "
+        f"job of {asked.job.config.get('model_type')!r}; plan with overlap.expert_parallel false."
+    ),
+)
+
+
+def _gives_away_tokens(asked: Asked) -> bool:
+    job = asked.job
+    experts = job.config.get("num_local_experts") or job.config.get("num_experts") or 0
+    return job.pairs_passes and job.expert_tensor_parallel == 1 and experts == job.expert_parallel
+
+
+PAIRED_EXPERTS_ARE_SEVERAL = Rule(
+    broken=_gives_away_tokens,
+    pointer="/layout/overlap/expert_parallel",
+    words=(
+        "With one expert on each rank Megatron-Core 0.16.1 does not run overlap.expert_parallel: it frees the tokens "
+        "sent to the expert (core/models/gpt/fine_grained_callables.py, should_free_input), which sorts none and needs "
+        "them in its backward pass. Plan with expert_parallel below the number of experts, or overlap.expert_parallel "
+        "false."
+    ),
+)
+PAIRED_PASSES_ARE_TRACED = Rule(
+    broken=lambda asked: asked.job.pairs_passes,
+    pointer="/layout/overlap/expert_parallel",
+    words="Passes of two micro-batches side by side run in a trace and not on a device yet.",
+)
+SHARED_BUFFERS_ARE_TRANSFORMER_ENGINE_S = Rule(
+    broken=lambda asked: asked.job.asks_tensor_overlap and asked.job.tensor_parallel > 1,
+    pointer="/layout/overlap/tensor_parallel",
+    words=(
+        "The buffers of --tp-comm-overlap, and the products that work in them, are Transformer Engine's, which needs a "
+        "GPU. Leave overlap.tensor_parallel out, or send a measured peak."
+    ),
+)
+RULES_OF_EXPERTS = (
+    EXPERTS_KEEP_MASTER_WEIGHTS,
+    EXPERTS_NEED_A_SPLIT_SEQUENCE,
+    EXPERTS_LIE_IN_WHOLE_GROUPS,
+    PAIRED_EXPERTS_ARE_SEVERAL,
+)

@@ -108,7 +108,9 @@ def schedule_note(job: TraceJob) -> str:
     if job.pipeline_schedule == GPIPE:
         return f"Pipeline stages run GPipe, every micro-batch forward and then every one backward: {which}."
     interleaved = f", interleaved in {job.virtual_pipeline} chunks a rank" if job.virtual_pipeline > 1 else ""
-    enough = "a round more" if interleaved else f"{STEADY_ROUNDS} micro-batches more"
+    if job.pairs_passes:
+        interleaved += ", each backward pass beside the next forward pass of another micro-batch"
+    enough = "a round more" if job.virtual_pipeline > 1 else f"{STEADY_ROUNDS} micro-batches more"
     return f"Pipeline stages run 1F1B{interleaved}: {which}, until the pipeline is full and {enough}."
 
 

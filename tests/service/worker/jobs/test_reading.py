@@ -37,6 +37,15 @@ def test_recomputation_is_read_from_the_request():
     assert (plain.recompute_every, plain.recompute_modules) == (None, ())
 
 
+def test_hidden_traffic_is_read_from_the_plan_and_what_asks_for_buffers_from_the_request():
+    hidden = {"gradients": True, "parameters": True, "tensor_parallel": True, "expert_parallel": True}
+    plain, planned = read_job(request()), request(layout={"overlap": hidden})
+    assert (plain.overlap, plain.pairs_passes, read_job(planned).pairs_passes) == (None, False, True)
+    assert not read_job(planned).asks_tensor_overlap
+    planned["request"]["layout"] = {"overlap": {"tensor_parallel": True}}
+    assert read_job(planned).asks_tensor_overlap
+
+
 def test_context_ranks_hold_parts_of_a_sequence_and_of_the_parameters():
     wanted = read_job(request(layout={"context_parallel": 2}))
     # 4 data x 2 context ranks; 2 sequences of 32 / 2 tokens.

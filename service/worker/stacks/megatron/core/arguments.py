@@ -89,6 +89,7 @@ def _layout(job: TraceJob) -> dict[str, Any]:
         "context_parallel_size": job.context_parallel,
         "expert_model_parallel_size": job.expert_parallel,
         "expert_tensor_parallel_size": job.expert_tensor_parallel if job.expert_parallel > 1 else None,
+        "overlap_moe_expert_parallel_comm": job.pairs_passes,
         "sequence_parallel": job.sequence_parallel and job.tensor_parallel > 1,
         **{DIVISION_NAMES[field]: value for field, value in division_fields(job.pipeline_layout).items()},
     }
@@ -127,8 +128,8 @@ def data_parallel_config(job: TraceJob) -> Any:
     return DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=uses_distributed_optimizer(job),
-        overlap_grad_reduce=job.data_parallel > 1 and job.optimizer != MUON,
-        overlap_param_gather=job.data_parallel > 1 and uses_distributed_optimizer(job),
+        overlap_grad_reduce=_hides_gradients(job),
+        overlap_param_gather=_hides_parameters(job),
     )
 
 
@@ -145,9 +146,19 @@ def optimizer_config(job: TraceJob) -> Any:
         bf16=dtype is torch.bfloat16,
         fp16=dtype is torch.float16,
         use_distributed_optimizer=uses_distributed_optimizer(job),
-        overlap_param_gather=job.data_parallel > 1 and uses_distributed_optimizer(job),
+        overlap_param_gather=_hides_parameters(job),
         optimizer_cpu_offload=job.states_on_host,
         optimizer_offload_fraction=1.0,
         use_precision_aware_optimizer=job.states_on_host,
         clip_grad=0.0,
     )
+
+
+def _hides_gradients(job: TraceJob) -> bool:
+    is_asked = job.overlap is None or job.overlap.gradients
+    return job.data_parallel > 1 and job.optimizer != MUON and is_asked
+
+
+def _hides_parameters(job: TraceJob) -> bool:
+    is_asked = job.overlap is None or job.overlap.parameters
+    return job.data_parallel > 1 and uses_distributed_optimizer(job) and is_asked

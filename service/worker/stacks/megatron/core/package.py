@@ -16,6 +16,7 @@ from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.stacks.megatron.core.emerging_optimizers import named_where_missing
 from plimsoll.service.worker.stacks.megatron.core.host import hybrid_optimizer_on_host
 from plimsoll.service.worker.stacks.megatron.core.routing import tokens_shared_out
+from plimsoll.service.worker.stacks.megatron.core.streams import streams_of_the_trace
 from plimsoll.service.worker.training.foreign_code import ScalarsOfFakeTensors, environment, names_given, quiet
 
 # Names that its modules have where Transformer Engine or APEX is installed.
@@ -67,6 +68,7 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         stack.enter_context(replaced(torch.cuda, "current_device", lambda: torch.device("cpu")))
         stack.enter_context(replaced(torch.cuda, "synchronize", lambda: None))
         stack.enter_context(replaced(torch.distributed, "all_gather_object", _own_object))
+        stack.enter_context(streams_of_the_trace())
         stack.enter_context(_messages_one_by_one())
         stack.enter_context(_nothing_copied())
         stack.enter_context(_causal_masks())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -136,7 +137,7 @@ class MegatronRank:
 
     def run_passes(self, begin_phase: Callable[[str], None]) -> None:
         """Run a step's forward and backward passes by Megatron-Core's own schedule."""
-        from megatron.core.pipeline_parallel import get_forward_backward_func, schedules
+        from megatron.core.pipeline_parallel import combined_1f1b, get_forward_backward_func, schedules
 
         phases = _Phases(begin_phase)
         for chunk in self._chunks:
@@ -145,6 +146,11 @@ class MegatronRank:
         with (
             replaced(schedules, "forward_step", phases.telling(schedules.forward_step, FORWARD)),
             replaced(schedules, "backward_step", phases.telling(schedules.backward_step, BACKWARD)),
+            replaced(
+                combined_1f1b,
+                "combined_forward_backward_step",
+                phases.telling_pairs(combined_1f1b.combined_forward_backward_step),
+            ),
         ):
             get_forward_backward_func()(
                 forward_step_func=self._forward_step,
@@ -174,10 +180,13 @@ class MegatronRank:
         # What the schedule still holds of the passes that filled the pipeline is there a round later.
         return min(every, traced_micro_batches(stage, every, chunks=chunks) + stage.stages)
 
-    def _forward_step(self, _data: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-        """Return a micro-batch's output, and what makes a loss of it (pretrain_gpt.py)."""
+    def _forward_step(
+        self, _data: Any, model: Any, return_schedule_plan: bool = False
+    ) -> tuple[Any, Callable[..., Any]]:
+        """Return a micro-batch's output, or its plan part by part, and what makes a loss of it (pretrain_gpt.py)."""
         batch = self._batch
-        output = model(
+        run = model.build_schedule_plan if return_schedule_plan else model
+        output = run(
             batch["input_ids"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
         )
         return output, functools.partial(_loss, batch["loss_mask"])
@@ -196,6 +205,18 @@ class _Phases:
     def __init__(self, begin: Callable[[str], None]) -> None:
         self._begin, self._has_begun = begin, True
         begin(FORWARD)
+
+    def telling_pairs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs one micro-batch forward beside another's backward pass, told as that where there is one."""
+        given = inspect.signature(function)
+        forward, backward = (self.telling(function, phase) for phase in (FORWARD, BACKWARD))
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            differentiates = given.bind(*args, **kwargs).arguments["b_model"] is not None
+            return (backward if differentiates else forward)(*args, **kwargs)
+
+        return call
 
     def telling(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         """Return the function, with its phase told before."""

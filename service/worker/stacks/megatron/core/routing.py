@@ -53,7 +53,6 @@ def tokens_shared_out(experts_per_token: int) -> Iterator[None]:
     from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
     with (
-        replaced(torch.cuda, "Stream", lambda: None),
         replaced(MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _counted),
         names_given(moe_utils, te_general_gemm=None),  # a router in its input's format casts nothing either way
         ChosenByMask(experts_per_token),

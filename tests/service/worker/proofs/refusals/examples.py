@@ -1,7 +1,8 @@
 """For every rule a job that breaks it before any other, and one beside it that breaks none."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from plimsoll.planners.plans import HiddenTraffic
 from plimsoll.planners.questions import Evaluation, Lora
 from plimsoll.service.worker.jobs.rule import Rule
 from plimsoll.service.worker.proofs.refusals import (
@@ -27,6 +28,8 @@ MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=
 MEGATRON = {"framework": "megatron", "zero_stage": 1}
 NORMS = {"recompute": "selective", "recompute_modules": ("layernorm",)}
 SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
+PAIRED = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=True, expert_parallel=True)
+ALONE = replace(PAIRED, expert_parallel=False)
 TWO_STAGES = {"pipeline_parallel": 2, "multi_token_prediction": 1, "accumulation_steps": 2}
 DEALT = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
 
@@ -73,12 +76,6 @@ OF_REQUESTS = (
         pointer="/training/expert_imbalance",
         broken={"training": {"expert_imbalance": 1.5}},
         obeyed={"training": {"expert_imbalance": 1.0}},
-    ),
-    Example(
-        rule=requests.EXCHANGE_RUNS_ALONE,
-        pointer="/layout/overlap/expert_parallel",
-        broken={"layout": {"overlap": {"expert_parallel": True}}},
-        obeyed={"layout": {"overlap": {"expert_parallel": False}}},
     ),
     Example(
         rule=requests.GRADIENTS_ARE_NOT_COMPRESSED,
@@ -350,6 +347,24 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, "optimizer": "muon"},
     ),
     Example(
+        rule=of_megatron.SHARED_BUFFERS_ARE_TRANSFORMER_ENGINE_S,
+        pointer="/layout/overlap/tensor_parallel",
+        broken={**MEGATRON, **SPLIT, "overlap": PAIRED, "asks_tensor_overlap": True},
+        obeyed={**MEGATRON, **SPLIT, "overlap": PAIRED},
+    ),
+    Example(
+        rule=of_megatron.PAIRED_PASSES_ARE_MEGATRON_CORES,
+        pointer="/layout/overlap/expert_parallel",
+        broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL | {"attention_bias": True}, "expert_parallel": 2},
+        obeyed={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL, "expert_parallel": 2},
+    ),
+    Example(
+        rule=of_megatron.PAIRED_EXPERTS_ARE_SEVERAL,
+        pointer="/layout/overlap/expert_parallel",
+        broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL, "expert_parallel": 4},
+        obeyed={**MEGATRON, "overlap": ALONE, "config": MIXTRAL, "expert_parallel": 4},
+    ),
+    Example(
         rule=of_megatron.NORMS_ARE_NOT_RECOMPUTED_SPLIT,
         pointer="/layout/sequence_parallel",
         broken={**MEGATRON, **SPLIT, **NORMS, "config": config(attention_bias=True)},
@@ -569,6 +584,12 @@ OF_DEVICES = (
         pointer="/training/optimizer",
         broken={**MEGATRON, "optimizer": "muon"},
         obeyed=MEGATRON,
+    ),
+    Example(
+        rule=of_megatron.PAIRED_PASSES_ARE_TRACED,
+        pointer="/layout/overlap/expert_parallel",
+        broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL, "expert_parallel": 2},
+        obeyed={**MEGATRON, "overlap": ALONE, "config": MIXTRAL, "expert_parallel": 2},
     ),
 )
 OF_TRACES = (

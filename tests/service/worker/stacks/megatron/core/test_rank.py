@@ -10,6 +10,7 @@ import torch
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.plans import HiddenTraffic
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
@@ -24,6 +25,7 @@ LLAMA = config(vocab_size=VOCABULARY)
 ONE_SEQUENCE = {"sequence_length": TOKENS, "micro_batch_size": 1}
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 SPLIT = {"data_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
+PAIRED = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=True, expert_parallel=True)
 # The step's counts, a scale and the rotary frequencies; beside them padding between a flat buffer's tensors.
 SMALL_BYTES = 2_000
 
@@ -165,6 +167,53 @@ class TestPipelines:
             self.run(0, layers=4, stage=stage, pipeline_layout="last=1")
 
 
+class TestPairedPasses:
+    """One micro-batch's forward pass beside another's backward pass, by Megatron-Core's combined schedule."""
+
+    def run(self, *, stage=None, **changes):
+        layout = {"config": MIXTRAL, "expert_parallel": 2, "accumulation_steps": 4, "overlap": PAIRED}
+        return megatron(stage=stage, **(layout | changes))
+
+    def phases(self, ledger):
+        return "".join(mark.phase[0] for mark in ledger.marks if mark.step == 1)
+
+    def test_the_first_runs_alone_and_the_last_is_differentiated_alone(self):
+        # Two micro-batches: forward, forward beside backward, backward.
+        assert self.phases(self.run()) == "fbbo"
+
+    def test_an_interleaved_stage_fills_the_pipeline_by_one_pass_more(self):
+        stage = PipelineStage(number=1, stages=2, first_layer=1, last_layer=1)
+        layers = MIXTRAL | {"num_hidden_layers": 4}
+        layout = {"stage": stage, "config": layers, "pipeline_parallel": 2, "virtual_pipeline": 2}
+        alone, paired = self.run(**layout, overlap=None), self.run(**layout)
+        # Of eight passes each way two go ahead, and then three, of which the pairs of the others count once.
+        assert self.phases(alone) == "ff" + 6 * "fb" + 2 * "b" + "o"
+        assert self.phases(paired) == "fff" + 5 * "b" + 3 * "b" + "o"
+
+    def test_tokens_are_sent_and_returned_on_a_stream_of_their_own(self):
+        ledger = self.run()
+        assert len({event.piece.stream for event in ledger.events}) == 2
+
+    def test_two_steps_leave_the_memory_as_they_found_it(self):
+        ledger = self.run()
+        ends = [end for mark, _, end in ledger.phase_ranges() if mark.phase == "optimizer"]
+        held = [sum(piece.requested_bytes for piece in ledger._live_after(end - 1)) for end in ends]
+        assert held[-1] == held[-2]
+
+    @pytest.mark.parametrize("module", ["moe_act", "layernorm"])
+    def test_parts_of_a_layer_are_recomputed(self, module):
+        less = self.run(recompute="selective", recompute_modules=(module,))
+        assert sum(kept(less)) < sum(kept(self.run()))
+
+    def test_nothing_of_cuda_s_is_left_behind(self):
+        names = ("Stream", "Event", "stream", "current_stream")
+        before = [getattr(torch.cuda, name) for name in names]
+        self.run()
+        assert [getattr(torch.cuda, name) for name in names] == before
+        assert "record_stream" not in vars(torch.Tensor)
+        assert sys.modules["megatron.core.pipeline_parallel.utils"].get_comm_stream() is None
+
+
 def test_ranks_share_a_key_value_head_where_there_are_fewer():
     # A rank of four has a query head of 16 features and half of a key's and a value's, gathered when used; 512 words
     # are the fewest that give each of four ranks a multiple of 128.
@@ -208,6 +257,12 @@ def test_an_attention_without_a_flash_kernel_keeps_its_probabilities(tokens, byt
     sizes = Counter(kept(megatron(attention="eager", sequence_length=tokens, micro_batch_size=1)))
     of_two_layers = {4 * each * tokens**2: 2 for each in bytes_each}
     assert {size: sizes[size] for size in of_two_layers} == of_two_layers
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_gradients_and_parameters_that_hide_take_no_more_than_those_that_do_not(hidden):
+    traffic = HiddenTraffic(gradients=hidden, parameters=hidden, tensor_parallel=False, expert_parallel=False)
+    assert megatron(overlap=traffic).peak().allocated_bytes == megatron().peak().allocated_bytes
 
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "sgd-momentum"}, {"precision": "fp16-mixed"}])
