@@ -1,8 +1,8 @@
 """Ways to divide a model's blocks among the stages of a pipeline, by the names that stacks and papers give them.
 
 A way is what a client asks for in `layout.pipeline_layout`, and what an answer says: one of `NAMED`, `first=N,last=M`,
-or a list of every virtual stage's blocks in the letters of Megatron-Core. What a pipeline of some degree makes of it
-is a `Division`.
+`first-less=N,last-less=M`, or a list of every virtual stage's blocks (`block_lists.py`). What a pipeline of some
+degree makes of it is a `Division`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.architecture import ModelSpec, OperationKind, Split
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.jobs.block_lists import POINTER, layers_of_letters, layers_of_modules, written
+from plimsoll.planners.jobs.partitions import (
+    balanced_by_weight,
+    first_have_more,
+    layers_between,
+    with_fewer_at_ends,
+)
 from plimsoll.planners.sharding.stages import behind_the_first
-
-POINTER = "/layout/pipeline_layout"
 
 EVEN = "even"
 BEHIND_FIRST = "behind-first"
@@ -31,20 +36,30 @@ BY_COMPUTE = "by-compute"
 FOR_EMBEDDING = "account-for-embedding"
 FOR_LOSS = "account-for-loss"
 FOR_BOTH = "account-for-embedding-and-loss"
+# DeepSpeed's `partition_method`, of the blocks that Megatron-DeepSpeed puts in a row.
+BY_LAYERS = "type:transformer"
+BY_LAYERS_AND_EMBEDDING = "type:transformer|embedding"
+UNIFORM = "uniform"
+BY_PARAMETERS = "parameters"
+PARTITIONED = (BY_LAYERS, BY_LAYERS_AND_EMBEDDING, UNIFORM, BY_PARAMETERS)
 # Blocks beside the layers that such a split counts as one each: embedding, head with loss.
 ACCOUNTED: Mapping[str, tuple[int, int]] = MappingProxyType({FOR_EMBEDDING: (1, 0), FOR_LOSS: (0, 1), FOR_BOTH: (1, 1)})
-NAMED = (EVEN, BEHIND_FIRST, BY_COMPUTE, *ACCOUNTED)
+NAMED = (EVEN, BEHIND_FIRST, BY_COMPUTE, *ACCOUNTED, *PARTITIONED)
 # Forms that are none of the names, as a stack's table `can` lists them (`pipeline_layouts`).
 ENDS = "ends"
+FEWER_AT_ENDS = "fewer-at-ends"
 LISTED = "listed"
-FORMS = (*NAMED, ENDS, LISTED)
+FORMS = (*NAMED, ENDS, FEWER_AT_ENDS, LISTED)
+# What a stack whose own way has no name does unless it is told otherwise.
+ONE_FEWER_AT_ENDS = "first-less=1,last-less=1"
 
 LONGEST_LIST = 4096  # characters of a list as it is written
-MOST_BLOCKS = 16_384  # of one that is written out
 MOST_KEPT = 4096
 
 # Embedding, and head with loss, which may stand alone.
 BLOCKS_BESIDE_LAYERS = 2
+# The cast and the embedding before the layers of a row that DeepSpeed cuts.
+BLOCKS_BEFORE_LAYERS = 2
 
 # Of blocks that cost nothing in `by-compute`, by where they stand (nanotron, models/llama.py).
 EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
@@ -69,9 +84,9 @@ class PipelineLayout:
     """A way to divide blocks among stages: `form` is one of `FORMS`.
 
     `first` and `last` belong to `ends`: the layers of the first and of the last stage, in all chunks; None where they
-    are as many as the other stages'. `layers` belong to `listed`, and of it `multi_token` has the layers for
-    multi-token prediction of each virtual stage. `fewer` marks a way that the search makes (`balanced`): by so many
-    layers the first and the last stage have fewer than the others.
+    are as many as the other stages'. Of `fewer-at-ends` they are by how many layers those have fewer. `layers` belong
+    to `listed`, and of it `multi_token` has the layers for multi-token prediction of each virtual stage. `fewer` marks
+    a way that the search makes (`balanced`): by so many layers the first and the last stage have fewer than the others.
     """
 
     form: str
@@ -90,13 +105,15 @@ class PipelineLayout:
         if self.form == ENDS:
             given = (("first", self.first), ("last", self.last))
             return ",".join(f"{name}={count}" for name, count in given if count is not None)
+        if self.form == FEWER_AT_ENDS:
+            return f"first-less={self.first},last-less={self.last}"
         if self.form != LISTED:
             return self.form
         division = self.division(model, pipeline_parallel, virtual_pipeline)
         if division is None:
             return self.form
         return (
-            written(division, model.multi_token_layers)
+            _written(division, model)
             if self.fewer is None
             else _shortest(division, model, pipeline_parallel, virtual_pipeline)
         )
@@ -124,93 +141,25 @@ def read_pipeline_layout(text: str) -> PipelineLayout:
     if ends is not None:
         first, last = (None if count is None else int(count) for count in (ends[1], ends[2] or ends[3]))
         return PipelineLayout(form=ENDS, first=first, last=last)
+    less = re.fullmatch(r"first-less=(\d{1,5}),\s*last-less=(\d{1,5})", wanted)
+    if less is not None:
+        return PipelineLayout(form=FEWER_AT_ENDS, first=int(less[1]), last=int(less[2]))
+    if wanted.startswith("["):
+        return PipelineLayout(form=LISTED, layers=layers_of_modules(wanted))
     if re.search(r"[|*]", wanted) or re.fullmatch(r"[EtmL,()\s]+", wanted):
-        return _listed(wanted)
+        layers, multi_token = layers_of_letters(wanted)
+        return PipelineLayout(form=LISTED, layers=layers, multi_token=multi_token)
     raise InvalidQuestion(
-        f"{text[:60]!r} is no way to divide a pipeline's blocks: it may be {', '.join(NAMED)}, first=N,last=M, or a "
-        "list of blocks such as Et*7|(t*8|)*14t*7L (E embedding, t layer, m layer for multi-token prediction, L head "
-        "and loss, | the next stage).",
+        f"{text[:40]!r} is no way to divide a pipeline's blocks: it may be {', '.join(NAMED)}, first=N,last=M, "
+        "first-less=N,last-less=M, or a list of blocks such as Et*7|(t*8|)*14t*7L (E embedding, t layer, m layer for "
+        "multi-token prediction, L head and loss, | the next stage) or of modules.",
         pointer=POINTER,
     )
 
 
-def _listed(text: str) -> PipelineLayout:
-    """Return the way that lists every virtual stage's blocks.
-
-    Source: NVIDIA/Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py: commas mean nothing, `(..)*n` and
-    then `x*n` repeat; blocks are `E`, `t`, `m` and `L`, and those of multi-token prediction stand together behind all
-    layers (`validate_layer_layout`).
-    """
-    stages = _spread(text).split("|")
-    seen = "".join(stages)
-    if set(seen) & set("()*"):
-        raise _invalid(
-            "repeat with x*3 or (xy|)*3; parentheses within parentheses, or without *N behind them, have to be "
-            "written out."
-        )
-    unknown = next((letter for letter in seen if letter not in "EtmL"), None)
-    if unknown is not None:
-        raise _invalid(
-            f"{unknown!r} is no block: E is the embedding, t a layer, m a layer for multi-token prediction, L head and "
-            "loss."
-        )
-    if "m" in seen:
-        _check_multi_token(stages, seen)
-    for letter, block in (("E", "embedding"), ("L", "head and loss")):
-        if seen.count(letter) != 1:
-            times = "missing" if letter not in seen else f"there {seen.count(letter)} times"
-            raise _invalid(f"the {block} ({letter}) is {times}, and must be in just one stage.")
-    if not seen.startswith("E") or not seen.endswith("L"):
-        raise _invalid("the embedding (E) must be the first block, and head and loss (L) the last.")
-    empty = next((number for number, stage in enumerate(stages) if not stage), None)
-    if empty is not None:
-        raise _invalid(f"stage {empty} of {len(stages)}, counted from 0, has no block: give it one, or omit a |.")
-    return PipelineLayout(
-        form=LISTED,
-        layers=tuple(stage.count("t") for stage in stages),
-        multi_token=tuple(stage.count("m") for stage in stages) if "m" in seen else (),
-    )
-
-
-def _check_multi_token(stages: list[str], seen: str) -> None:
-    """Raise where layers for multi-token prediction stand before others, or in several stages."""
-    if "t" in seen[seen.index("m") :]:
-        raise _invalid("layers for multi-token prediction (m) stand behind all others (t).")
-    if sum("m" in stage for stage in stages) > 1:
-        raise _invalid("all layers for multi-token prediction (m) must be in one stage.")
-
-
-def _spread(text: str) -> str:
-    """Return a list with its repetitions written out."""
-    plain = re.sub(r"[,\s]", "", text)
-    for pattern in (r"\(([^()]+)\)\*(\d{1,5})", r"([^*()])\*(\d{1,5})"):
-        grown = sum(len(match[1]) * int(match[2]) for match in re.finditer(pattern, plain))
-        if grown > MOST_BLOCKS:
-            raise _invalid(f"it has more than {MOST_BLOCKS:,} blocks; repeat less.")
-        plain = re.sub(pattern, lambda match: match[1] * int(match[2]), plain)
-    return plain
-
-
-def _invalid(problem: str) -> InvalidQuestion:
-    return InvalidQuestion(f"This list of a pipeline's blocks cannot be: {problem}", pointer=POINTER)
-
-
-def written(division: Division, multi_token_layers: int = 0) -> str:
-    """Return a division as a list in Megatron-Core's letters, what is alike in a row written once."""
-    last = len(division.layers) - 1
-    further = [multi_token_layers if number == division.multi_token else 0 for number in range(last + 1)]
-    stages = [
-        f"{'E' if number == 0 else ''}{_times('t', count - own)}{_times('m', own)}{'L' if number == last else ''}"
-        for number, (count, own) in enumerate(zip(division.layers, further, strict=True))
-    ]
-    if len(stages) == 1:
-        return stages[0]
-    runs = [(stage, len(tuple(like))) for stage, like in itertools.groupby(stages[:-1])]
-    return "".join(f"{stage}|" if count == 1 else f"({stage}|)*{count}" for stage, count in runs) + stages[-1]
-
-
-def _times(letter: str, count: int) -> str:
-    return letter * count if count < 3 else f"{letter}*{count}"
+def own_way(forms: tuple[str, ...]) -> str:
+    """Return how a stack of these forms divides a pipeline unless it is told otherwise, as a client can ask for it."""
+    return ONE_FEWER_AT_ENDS if forms[0] == FEWER_AT_ENDS else forms[0]
 
 
 def _shortest(division: Division, model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int) -> str:
@@ -222,15 +171,19 @@ def _shortest(division: Division, model: ModelSpec, pipeline_parallel: int, virt
     for way in ways:
         if way.division(model, pipeline_parallel, virtual_pipeline) == division:
             return way.told(model, pipeline_parallel, virtual_pipeline)
-    return written(division, model.multi_token_layers)
+    return _written(division, model)
+
+
+def _written(division: Division, model: ModelSpec) -> str:
+    return written(division.layers, model.multi_token_layers, division.multi_token)
 
 
 def pipeline_layouts(asked: str | None, forms: tuple[str, ...], model: ModelSpec) -> tuple[PipelineLayout, ...]:
-    """Return the ways to try: the one that a client asked for, or those of a stack's forms, its default first."""
+    """Return the ways to try: the one that a client asked for, or a stack's own, and what lists of blocks can say."""
     if asked is not None:
         return (read_pipeline_layout(asked),)
-    names = tuple(named(form) for form in forms if form in NAMED)
-    return (*names[:1], *balanced_ways(ByIdentity(model))) if LISTED in forms else names
+    own = read_pipeline_layout(own_way(forms))
+    return (own, *(balanced_ways(ByIdentity(model)) if LISTED in forms else ()))
 
 
 # What a head costs beside layers by its products: those that are recomputed in full take a third more.
@@ -310,14 +263,21 @@ def _division(
     model, stages = same.value, pipeline_parallel * virtual_pipeline
     if way.form == BY_COMPUTE:
         return _by_compute(model, stages)
-    if way.form == LISTED and way.fewer is None:
-        layers: tuple[int, ...] | None = way.layers
+    if way.form in (UNIFORM, BY_PARAMETERS):
+        return _by_blocks(way.form, model, stages)
+    if way.form == FEWER_AT_ENDS:
+        layers: tuple[int, ...] | None = with_fewer_at_ends(model.num_layers, stages, way.first or 0, way.last or 0)
+    elif way.form == LISTED and way.fewer is None:
+        layers = way.layers
     elif way.form == LISTED:
         layers = _balanced(model.num_layers, pipeline_parallel, virtual_pipeline, *(way.fewer or (0, 0)))
     elif way.form == ENDS:
         layers = _with_ends(model.num_layers, pipeline_parallel, virtual_pipeline, way.first, way.last)
     elif way.form == BEHIND_FIRST and virtual_pipeline > 1:
         layers = _even(model.num_layers, stages)
+    elif way.form == BY_LAYERS_AND_EMBEDDING:
+        # Its pattern finds the head where the head is the embedding once more.
+        layers = with_fewer_at_ends(model.num_layers, stages, 1, int(model.tied_head))
     else:
         layers = _OF_COUNT[way.form](model.num_layers, stages)
     if layers is None or len(layers) != stages or sum(layers) != model.num_layers or min(layers) < 0:
@@ -380,7 +340,12 @@ def _accounted(for_embedding: int, for_loss: int) -> Callable[[int, int], tuple[
 
 
 _OF_COUNT: Mapping[str, Callable[[int, int], tuple[int, ...] | None]] = MappingProxyType(
-    {EVEN: _even, BEHIND_FIRST: _behind_first, **{form: _accounted(*counts) for form, counts in ACCOUNTED.items()}}
+    {
+        EVEN: _even,
+        BEHIND_FIRST: _behind_first,
+        BY_LAYERS: lambda num_layers, stages: with_fewer_at_ends(num_layers, stages, 0, 0),
+        **{form: _accounted(*counts) for form, counts in ACCOUNTED.items()},
+    }
 )
 
 
@@ -463,6 +428,30 @@ def _dealt_by_compute(model: ModelSpec, stages: int) -> list[int]:
         if done * stages >= whole * (stage + 1) and stage < stages - 1:
             stage += 1
     return dealt
+
+
+def _by_blocks(form: str, model: ModelSpec, stages: int) -> Division | None:
+    """Return blocks as DeepSpeed's PipelineModule cuts the row of them that Megatron-DeepSpeed makes.
+
+    A cast, embedding, layers, of a mixture the sum of its losses, last norm, head and a cast: by their number, or by
+    their parameters, whole matrices and all experts counted. Source: deepspeedai/Megatron-DeepSpeed 4efb479,
+    megatron/model/gpt_model.py, GPTModelPipe; DeepSpeed 0.19, runtime/pipe/module.py, `_partition_layers`.
+    """
+    layers = [0] * model.num_layers
+    for block in model.layers:
+        for layer in block.layers:
+            layers[layer] = block.elements
+    norm = sum(weight.elements for weight in model.head.weights if weight.split is not Split.VOCABULARY)
+    head = model.embedding.elements if model.tied_head else model.head.elements - norm
+    losses = (0,) if model.experts_per_token else ()
+    weights = (0, model.embedding.elements, *layers, *losses, norm, head, 0)
+    counts = first_have_more(len(weights), stages) if form == UNIFORM else balanced_by_weight(weights, stages)
+    held = layers_between(counts, BLOCKS_BEFORE_LAYERS, model.num_layers)
+    ends = list(itertools.accumulate(counts))
+    of_head = next(stage for stage, end in enumerate(ends) if end >= len(weights) - 1)
+    if ends[0] < BLOCKS_BEFORE_LAYERS or 0 in counts or 0 in held[1:-1]:
+        return None
+    return Division(layers=held, head=of_head)
 
 
 def nearest_degrees(

@@ -13,7 +13,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, EVEN
+from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, BY_LAYERS, EVEN, own_way
 from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, has_norm_apart
 from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
@@ -105,8 +105,8 @@ def _choices(layout: Layout) -> Iterator[str]:
         yield "exchange with experts overlapped"
     if layout.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
         yield f"schedule {layout.pipeline_schedule}"
-    # These two are as even as can be.
-    if layout.pipeline_layout not in (None, EVEN, BEHIND_FIRST):
+    # These are as even as can be.
+    if layout.pipeline_layout not in (None, EVEN, BEHIND_FIRST, BY_LAYERS):
         yield f"stages {layout.pipeline_layout}"
     if layout.offload != "none":
         yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
@@ -271,7 +271,7 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
 
 def _plain_stages(told: Told) -> str:
     """Return how the stack divides a pipeline unless it is told otherwise."""
-    return told.job.profile.can.pipeline_layouts[0]
+    return own_way(told.job.profile.can.pipeline_layouts)
 
 
 def _layers(told: Told) -> Iterator[str]:

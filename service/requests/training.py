@@ -251,10 +251,11 @@ class LayoutPart(Wire):
             max_length=LONGEST_LIST,
             description=(
                 "How a pipeline's blocks are divided among its stages: "
-                f"{', '.join(NAMED)}, first=N,last=M (layers of the first and the last stage), or a list of every "
+                f"{', '.join(NAMED)}, first=N,last=M (layers of the first and the last stage), "
+                "first-less=N,last-less=M (how many layers fewer those have than the others), or a list of every "
                 "virtual stage's blocks, such as `Et*7|(t*8|)*14t*7L`: E is the embedding, t a layer, m one for "
-                "multi-token prediction, L head and loss, | begins the next stage, and *N repeats. Absent: the fastest "
-                "way the framework supports."
+                "multi-token prediction, L head and loss, | begins the next stage, and *N repeats; or of its modules, "
+                "as `module_fqns_per_model_part` has them. Absent: the fastest way the framework supports."
             ),
         ),
     ] = None

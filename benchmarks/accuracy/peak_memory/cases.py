@@ -18,6 +18,7 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.jobs.adapters import is_matrix, is_named, module_path
+from plimsoll.planners.jobs.pipeline_layouts import own_way
 from plimsoll.planners.questions import LayoutRequest, Lora, Overlap, Recompute, TrainingQuestion
 from plimsoll.planners.stacks.profile import load_profile
 
@@ -216,7 +217,7 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
             shard_group=data,
             offload="none",
             # No source says that it divided stages otherwise than its stack does by itself, or hid more traffic.
-            pipeline_layout=load_profile(framework).can.pipeline_layouts[0] if degrees["pp"] > 1 else None,
+            pipeline_layout=own_way(load_profile(framework).can.pipeline_layouts) if degrees["pp"] > 1 else None,
             overlap=Overlap(expert_parallel=False),
         ),
         framework=framework,

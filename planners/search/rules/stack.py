@@ -17,7 +17,7 @@ from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGE
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.overlap import HIDDEN_TRAFFIC
-from plimsoll.planners.jobs.pipeline_layouts import ENDS, LISTED, read_pipeline_layout
+from plimsoll.planners.jobs.pipeline_layouts import ENDS, FEWER_AT_ENDS, LISTED, read_pipeline_layout
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
@@ -91,7 +91,9 @@ def _are_outside(terms: tuple[Any, ...], choices: tuple[Any, ...]) -> BoolArray 
     return np.array(are_outside) if any(are_outside) else None
 
 
-WRITTEN_AS: Mapping[str, str] = MappingProxyType({ENDS: "first=N,last=M", LISTED: "a list of blocks"})
+WRITTEN_AS: Mapping[str, str] = MappingProxyType(
+    {ENDS: "first=N,last=M", FEWER_AT_ENDS: "first-less=N,last-less=M", LISTED: "a list of blocks"}
+)
 """The forms of `pipeline_layout` that are not asked for by their name."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.toml_text import toml_text
 from plimsoll.service.launch.training import (
@@ -21,6 +20,7 @@ from plimsoll.service.launch.training import (
     given_reasons,
 )
 from plimsoll.service.stacks.fsdp2.models import Flavor, torchtitan_flavor
+from plimsoll.service.stacks.fsdp2.pipelines import division_options, schedule_name
 
 # What parameters lie in, and what they are gathered and multiplied in.
 DTYPES: Mapping[str, tuple[str, str]] = {
@@ -121,28 +121,11 @@ def _parallelism(launch: TrainingLaunch, *, is_elastic: bool) -> dict[str, Any]:
         table["fsdp_reshard_after_forward"] = "default" if layout.zero_stage == 3 else "never"
     if layout.pipeline_parallel > 1:
         table |= {
-            "pipeline_parallel_schedule": _schedule(layout),
+            "pipeline_parallel_schedule": schedule_name(layout),
             "pipeline_parallel_microbatch_size": layout.micro_batch_size,
-            "module_fqns_per_model_part": _model_parts(launch),
+            **division_options(layout, [stage.chunks for stage in launch.plan.sharding.stages]),
         }
     return table
-
-
-def _schedule(layout: Layout) -> str:
-    """Return the schedule by its name in torch.distributed.pipelining."""
-    if layout.pipeline_schedule == "gpipe":
-        return "GPipe"
-    return "Interleaved1F1B" if layout.virtual_pipeline > 1 else "1F1B"
-
-
-def _model_parts(launch: TrainingLaunch) -> list[list[str]]:
-    """Return the modules of each part of the model in order; interleaved stages take every p-th part."""
-    stages = launch.plan.sharding.stages
-    spans = [stage.chunks[chunk] for chunk in range(launch.layout.virtual_pipeline) for stage in stages]
-    named = [[f"layers.{layer}" for layer in range(first, last + 1)] for first, last in spans]
-    named[0].insert(0, "tok_embeddings")
-    named[-1] += ["norm", "output"]
-    return named
 
 
 def _activation_checkpoint(launch: TrainingLaunch) -> dict[str, Any]:

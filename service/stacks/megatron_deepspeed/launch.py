@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll.planners.jobs.pipeline_layouts import FOR_BOTH
+from plimsoll.planners.jobs.pipeline_layouts import BY_LAYERS, EVEN
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.model_facts import norm_epsilon, rope_kind, rope_theta
 from plimsoll.service.launch.options import Value, option_lines
@@ -33,7 +33,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (rope_kind(config) != "default", "Megatron-DeepSpeed does not scale rotary positions."),
         (question.precision not in PRECISIONS, f"Megatron-DeepSpeed has no option for precision {question.precision}."),
         (
-            layout.pipeline_layout == FOR_BOTH,
+            layout.pipeline_layout not in (None, BY_LAYERS, EVEN),
             "Megatron-DeepSpeed divides by type:transformer alone: --pp-partition-method is BigScience's fork's.",
         ),
         (

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout, written
+from plimsoll.planners.jobs.block_lists import written
+from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
 from tests.planners.factories import llama
 from tests.properties.laws import law
 
@@ -145,7 +146,7 @@ def test_what_is_written_is_read_again_by_both(ends: tuple[int, int], between: l
         division = read_pipeline_layout(plain).division(model, len(layers), 1)
         assert division is not None
         assert division.layers == layers
-        text = written(division)
+        text = written(division.layers)
         assert read_pipeline_layout(text).division(model, len(layers), 1) == division
         theirs = layer_layout.PipelineParallelLayerLayout(text, len(layers))
         assert tuple(stage[0].count(layer_layout.LayerType.decoder) for stage in theirs.layout) == layers

@@ -20,9 +20,10 @@ from tests.planners.training_cases import job
         ("pipeline_layout_divides", "megatron", {"pipeline_parallel": 4}, {"pipeline_parallel": 5}),
         (
             "pipeline_layout_divides",
+            # 32 layers, embedding and head are 34 blocks.
             "fsdp2",
-            {"pipeline_parallel": 5},
-            {"pipeline_parallel": 4, "virtual_pipeline": 3},
+            {"pipeline_parallel": 17, "virtual_pipeline": 2},
+            {"pipeline_parallel": 7, "virtual_pipeline": 5},
         ),
         (
             # 32 layers and the 5 blocks around them fill 8 stages and never 64.

@@ -123,7 +123,8 @@ def test_stage_2_keeps_gathered_weights(stage: int, policy: str, folder: Path):
 
 def test_pipeline_stages_have_the_plans_layers(folder: Path):
     # 32 layers over 4 stages of 2 parts each: four layers a part, in the model's order.
-    told = parsed(launch("fsdp2", data_parallel=1, pipeline_parallel=4, virtual_pipeline=2, zero_stage=3), folder)
+    way = {"pipeline_layout": "even", "virtual_pipeline": 2}
+    told = parsed(launch("fsdp2", data_parallel=1, pipeline_parallel=4, zero_stage=3, **way), folder)
     parts = told.parallelism.module_fqns_per_model_part
     assert told.parallelism.pipeline_parallel_schedule == "Interleaved1F1B"
     assert [len(part) for part in parts] == [5, 4, 4, 4, 4, 4, 4, 6]
@@ -132,6 +133,32 @@ def test_pipeline_stages_have_the_plans_layers(folder: Path):
         ["layers.4", "layers.5", "layers.6", "layers.7"],
         ["norm", "output"],
     )
+
+
+@pytest.mark.parametrize(
+    ("chunks", "ends", "of_stage"),
+    # 32 layers and 1 + 1 on 4 x 3 stages: 3 each; 32 and 0 + 3 likewise.
+    [(1, (1, 1), None), (2, (1, 1), None), (1, (0, 3), None), (3, (1, 1), 3), (3, (0, 3), 3)],
+)
+def test_stages_that_have_fewer_layers_at_the_ends_are_torchtitans_own(
+    chunks: int, ends: tuple[int, int], of_stage: int | None, folder: Path
+):
+    way = {"pipeline_layout": f"first-less={ends[0]},last-less={ends[1]}", "virtual_pipeline": chunks}
+    told = parsed(launch("fsdp2", data_parallel=1, pipeline_parallel=4, zero_stage=3, **way), folder).parallelism
+    assert told.module_fqns_per_model_part is None
+    assert told.pipeline_parallel_layers_per_stage == of_stage
+    assert ends == (
+        told.pipeline_parallel_first_stage_less_layers,
+        told.pipeline_parallel_last_stage_less_layers,
+    )
+
+
+def test_modules_are_listed_where_no_number_of_layers_makes_as_many_stages(folder: Path):
+    # 34 blocks on 4 x 5 stages: of two layers 17, of one 34.
+    way = {"pipeline_layout": "first-less=1,last-less=1", "virtual_pipeline": 5}
+    told = parsed(launch("fsdp2", data_parallel=1, pipeline_parallel=4, zero_stage=3, **way), folder).parallelism
+    assert len(told.module_fqns_per_model_part) == 20
+    assert told.module_fqns_per_model_part[0] == ["tok_embeddings", "layers.0"]
 
 
 def test_parts_of_the_model_have_the_plan_s_layers_where_they_are_not_alike(folder: Path):

@@ -26,10 +26,19 @@ def test_the_arguments_are_those_that_were_read_beside_its_parser():
     assert written("megatron-deepspeed", given) == golden("megatron-deepspeed.txt")
 
 
-def test_a_division_that_its_parser_has_no_option_for_is_not_written():
+@pytest.mark.parametrize(
+    "way", ["account-for-embedding-and-loss", "type:transformer|embedding", "uniform", "parameters"]
+)
+def test_a_division_that_its_parser_has_no_option_for_is_not_written(way: str):
     config = {**LLAMA_2_7B, "num_hidden_layers": 30}
-    layout = {"pipeline_parallel": 4, "zero_stage": 1, "pipeline_layout": "account-for-embedding-and-loss"}
+    layout = {"pipeline_parallel": 4, "zero_stage": 1, "pipeline_layout": way}
     assert "--pp-partition-method" in why_missing("megatron-deepspeed", plan(config=config, **layout))
+
+
+@pytest.mark.parametrize("way", [None, "even", "type:transformer"])
+def test_a_division_that_is_its_own_is_written(way: str | None):
+    given = plan(pipeline_parallel=4, zero_stage=1, pipeline_layout=way)
+    assert "--pipeline-model-parallel-size 4" in written("megatron-deepspeed", given)
 
 
 def test_both_files_say_the_same_of_batch_and_stage():
