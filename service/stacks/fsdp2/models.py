@@ -71,6 +71,15 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+# A model of each flavor, by the names that the options take. Further flavors of 8B have other kernels of attention.
+HUB_NAMES: Mapping[tuple[str, str], str] = {
+    **{("llama3", name): f"meta-llama/Llama-3.1-{name}" for name in LLAMA_3.values()},
+    **{("llama3", f"8B_{kernels}"): "meta-llama/Llama-3.1-8B" for kernels in ("flex", "varlen")},
+    **{("qwen3", name): f"Qwen/Qwen3-{name}" for name in (*QWEN_3.values(), *QWEN_3_MOE.values())},
+    ("deepseek_v3", "671B"): "deepseek-ai/DeepSeek-V3",
+}
+
+
 def torchtitan_flavor(config: Mapping[str, Any]) -> Flavor | None:
     """Return a config's flavor, or None where torchtitan has no model of its type, sizes and vocabulary."""
     family = FAMILIES.get(config.get("model_type", ""))

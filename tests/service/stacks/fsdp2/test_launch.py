@@ -1,16 +1,10 @@
-"""torchtitan's TOML: read by its own ConfigManager and checked by its own ParallelDims.
-
-Only its config and its mesh are imported: the package itself imports Triton's kernels.
-"""
+"""torchtitan's TOML: read by its own ConfigManager and checked by its own ParallelDims."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,18 +19,6 @@ from tests.service.stacks.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 
 SPEC = importlib.util.find_spec("torchtitan")
 pytestmark = pytest.mark.skipif(SPEC is None, reason="torchtitan is installed by `make`, without what it depends on")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bare_package() -> Iterator[None]:
-    """Let the package's modules be found without running the package's own."""
-    package = ModuleType("torchtitan")
-    assert SPEC is not None
-    package.__path__ = list(SPEC.submodule_search_locations or ())
-    sys.modules["torchtitan"] = package
-    yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchtitan"]:
-        del sys.modules[name]
 
 
 @pytest.fixture
