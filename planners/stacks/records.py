@@ -265,13 +265,15 @@ class HostTraffic:
     with `fp32_gradients` they wait there in fp32, whatever they are added up in. A stack that `copies_parameters` keeps
     copies of both, and the moments, there in fp32, of what is in fp32 on the device too. In `flat_buffer_stages` those
     of the last micro-batch are sent straight into the buffer that the optimizer reads, and updated weights come up from
-    a buffer in their own format. `nvme_note` is said of plans with states on NVMe.
+    a buffer in their own format. `note` is said of plans with states on the host, `nvme_note`
+    of those with some on NVMe.
     """
 
     gradient_stages: tuple[int, ...]
     fp32_gradients: bool
     copies_parameters: bool
     flat_buffer_stages: tuple[int, ...]
+    note: str
     nvme_note: str
 
 

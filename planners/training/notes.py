@@ -338,6 +338,8 @@ def _elsewhere(told: Told) -> Iterator[str]:
     if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
         rate = told.efficiency.common.nvme_bytes_per_second / GIGA
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
+    if told.layout.offload != "none" and job.profile.host.note:
+        yield job.profile.host.note
     if told.layout.offload != "none" and told.layout.offload_target == "nvme":
         yield job.profile.host.nvme_note
     if job.companions:

@@ -4,6 +4,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.search.able import jobs_of
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import asked, step
 
@@ -59,3 +60,13 @@ def test_adam_alone_goes_to_the_host(optimizer):
     with pytest.raises(InvalidQuestion, match="offload must be none"):
         jobs_of(question(framework="megatron", optimizer=optimizer, layout={"offload": "optimizer"}))
     assert jobs_of(question(framework="megatron", layout={"offload": "optimizer"}))
+
+
+def test_who_runs_the_update_is_told_how_many_threads_it_has():
+    # PyTorch, distributed/run.py: OMP_NUM_THREADS is 1 for each of several processes unless it is set.
+    said = {
+        offload: " ".join(plan_training(question(framework="megatron", layout={"offload": offload})).assumptions)
+        for offload in ("none", "optimizer")
+    }
+    assert "OMP_NUM_THREADS" in said["optimizer"]
+    assert "OMP_NUM_THREADS" not in said["none"]
