@@ -39,7 +39,7 @@ def test_what_names_no_plan_to_prove_is_refused(arguments: list[str], told: str)
 
 
 def test_a_plan_that_no_worker_can_prove_is_named(tmp_path: Path):
-    file = request_file(tmp_path, training={"optimizer": "muon"}, framework="megatron")
+    file = request_file(tmp_path, training={"optimizer": "lion"}, framework="megatron")
     answer = run("validate", "-f", file, "--level", "trace")
     assert answer.exit_code == 2
-    assert "muon" in answer.stderr
+    assert "lion" in answer.stderr
