@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, MODULES
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
@@ -35,7 +36,7 @@ DECISIVE = frozenset({
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
-    "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
+    "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16",
     "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
     "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
@@ -73,6 +74,9 @@ def _megatron_launch(job: Job) -> Read:
         return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
     if OPTIMIZERS_BY_NAME[optimizer] == MUON and _gathers_blocks(values):
         return NotRead(reason=f"--muon-tp-mode {str(values['muon_blocks'])[:40]} is not planned, {BLOCKWISE} is")
+    unknown = sorted({*str(values.get("recomputed_modules", "")).split()} - {*MODULES})
+    if unknown:
+        return NotRead(reason=f"--recompute-modules {unknown[0][:40]} is no part of a layer that this service knows")
     program = f"Megatron training of {values['layers']} layers of {values['hidden']}"
     broken = broken_rules(values, others, None if job.ranks is None else gpus)
     if broken:
@@ -172,8 +176,11 @@ def _precision(values: Values) -> str:
     return "bf16-mixed" if values.get("bf16") else "fp16-mixed" if values.get("fp16") else "fp32"
 
 
-def _recompute(values: Values, virtual_pipeline: int) -> str | dict[str, int]:
+def _recompute(values: Values, virtual_pipeline: int) -> str | dict[str, int] | dict[str, list[str]]:
     granularity = values.get("recompute") or ("selective" if values.get("recompute_selective") else "none")
+    modules = str(values.get("recomputed_modules", CORE_ATTENTION)).split()
+    if granularity == "selective" and modules != [CORE_ATTENTION]:
+        return {"modules": modules}
     if granularity != "full":
         return str(granularity)
     # "uniform" divides all layers into units of that many; "block" recomputes that many of each virtual stage.

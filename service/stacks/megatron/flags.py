@@ -53,6 +53,7 @@ FLAGS = (
     Flag(names=("overlap-moe-expert-parallel-comm",), field="overlap_expert_parallel", form="switch"),
     Flag(names=("recompute-activations",), field="recompute_selective", form="switch"),
     Flag(names=("recompute-granularity",), field="recompute", form="text"),
+    Flag(names=("recompute-modules",), field="recomputed_modules", form="texts"),
     Flag(names=("recompute-method",), field="recompute_method", form="text"),
     Flag(names=("recompute-num-layers",), field="recompute_layers", form="whole"),
     Flag(names=("bf16",), field="bf16", form="switch"),

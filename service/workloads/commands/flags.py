@@ -28,16 +28,25 @@ SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headl
 class Flag:
     """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it.
 
-    The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, and
-    `switched-off` turns the field's switch off. Of `whole-if-written` and `text-if-written` the name is kept among
-    the others as well, and a value that a variable holds is no problem: each pod has its own, and the text stays.
+    The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, `texts` has all words
+    up to the next flag, with a space between, and `switched-off` turns the field's switch off. Of `whole-if-written`
+    and `text-if-written` the name is kept among the others as well, and a value that a variable holds is no problem:
+    each pod has its own, and the text stays.
     Launch files write the first name, or the one that stands in `written`.
     """
 
     names: tuple[str, ...]
     field: str
     form: Literal[
-        "text", "whole", "number", "switch", "switched-off", "whole-or-auto", "whole-if-written", "text-if-written"
+        "text",
+        "texts",
+        "whole",
+        "number",
+        "switch",
+        "switched-off",
+        "whole-or-auto",
+        "whole-if-written",
+        "text-if-written",
     ]
     written: str = ""
 
@@ -94,6 +103,8 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
         is_switch = flag is None and SWITCH.match(word) and ALL_UNRESOLVED.match(rest[0] if rest else "")
         if not has_value and rest and not _is_flag(rest[0]) and not is_switch:
             text, has_value = rest.pop(0), "="
+            while flag is not None and flag.form == "texts" and rest and not _is_flag(rest[0]):
+                text = f"{text} {rest.pop(0)}"
         if flag is None or flag.form in IF_WRITTEN:
             others.append(word.partition("=")[0])
         if flag is None or (flag.form == "whole-if-written" and UNRESOLVED.search(text)):
@@ -141,7 +152,7 @@ def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | boo
     if UNRESOLVED.search(text):
         problems.append(f"--{flag.names[0]} is {text[:60]}, which the object does not resolve")
         return
-    if flag.form == "text":
+    if flag.form in ("text", "texts"):
         values[flag.field] = text
         return
     if flag.form == "whole-or-auto" and text.lower() in (AUTO, "-1"):

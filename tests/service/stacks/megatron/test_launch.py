@@ -55,7 +55,7 @@ def told(given: TrainingLaunch) -> dict[str, Any]:
             name = word.removeprefix("--").replace("-", "_")
             found[name] = True
         else:
-            found[name] = word
+            found[name] = word if found[name] is True else f"{found[name]} {word}"
     return found
 
 
@@ -72,6 +72,8 @@ def config(given: TrainingLaunch) -> Any:
         field = RENAMED.get(name, name)
         if field in fields:
             values[field] = word if word is True else _number(word)
+    if "recompute_modules" in values:
+        values["recompute_modules"] = values["recompute_modules"].split()
     if "disable_bias_linear" in told(given):
         values["add_bias_linear"] = False
     values["attention_backend"] = AttnBackend[values["attention_backend"]]

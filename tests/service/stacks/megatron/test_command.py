@@ -1,0 +1,41 @@
+"""What commands of Megatron-LM say of recomputation."""
+
+import pytest
+
+from plimsoll.service.stacks.commands import training_launch
+from plimsoll.service.workloads.commands.launches import Launch, NotRead
+from tests.service.admission.reviews import a_plain_container
+
+MODEL = (
+    "--num-layers 47 --hidden-size 3072 --num-attention-heads 24 --seq-length 2048 --max-position-embeddings 2048 "
+    "--vocab-size 32000 --micro-batch-size 1 --global-batch-size 96 --bf16"
+)
+
+
+def read(options):
+    words = tuple(f"torchrun --nproc_per_node 8 --nnodes 3 pretrain_gpt.py {MODEL} {options}".split())
+    return training_launch(words, 24, a_plain_container(), gpus_per_pod=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ("--recompute-granularity selective", "selective"),
+        ("--recompute-activations --recompute-modules core_attn", "selective"),
+        ("--recompute-granularity selective --recompute-modules layernorm mlp", {"modules": ["layernorm", "mlp"]}),
+        ("--recompute-modules moe_act --recompute-activations", {"modules": ["moe_act"]}),
+        ("--recompute-modules mlp", "none"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
+    ],
+)
+def test_parts_of_layers_that_are_recomputed_are_read(options, asked):
+    found = read(options)
+    assert isinstance(found, Launch)
+    assert found.request["training"]["recompute"] == asked
+    assert found.memory_saving == ()
+
+
+def test_a_part_that_nobody_knows_is_not_read():
+    found = read("--recompute-granularity selective --recompute-modules layernorm mlq")
+    assert isinstance(found, NotRead)
+    assert "mlq" in found.reason
