@@ -10,6 +10,7 @@ from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
+from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, Candidates, candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of
 from plimsoll.planners.plans import Layout, Memory, StageMemory
@@ -27,6 +28,8 @@ SAME_FIELDS = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
     "sequence_parallel", "zero_stage", "shard_group", "micro_batch_size", "fused_cross_entropy", "activation_offload",
 )  # fmt: skip
+# Stacks that were planned so when plans were stored that do not say it.
+DIVIDED_BEHIND_THE_FIRST = frozenset({"fsdp2", "megatron-deepspeed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,15 @@ def chosen_layout(asked: Asked) -> Layout:
 
 
 def planned_memory(asked: Asked, layout: Layout) -> Memory:
-    """Return the account of a layout as a plan has it."""
-    (job,) = jobs_of(asked.question)
+    """Return the account of a layout as a plan has it.
+
+    Layouts that were stored before they said how a pipeline is divided have what is left over behind the first stage.
+    """
+    way = layout.pipeline_layout or (BEHIND_FIRST if layout.framework in DIVIDED_BEHIND_THE_FIRST else None)
+    question = asked.question
+    if layout.pipeline_parallel > 1 and way is not None:
+        question = dataclasses.replace(question, layout=dataclasses.replace(question.layout, pipeline_layout=way))
+    (job,) = jobs_of(question)
     return memory_of(_candidates(layout), 0, job, asked.question.hardware)
 
 
