@@ -315,6 +315,18 @@ def _multi_token_stage(
     return pipeline_parallel * virtual_pipeline - 1 if wanted else None
 
 
+def balanced_list(model: ModelSpec, stages: int, multi_token_layers: int = 0) -> str | None:
+    """Return a list of as even stages as can be, None where one would have no layer.
+
+    Layers for multi-token prediction, which the model's own do not count, are in the last.
+    """
+    layers = behind_the_first(model.num_layers, stages)
+    if min(layers) < 1:
+        return None
+    counts = (*layers[:-1], layers[-1] + multi_token_layers)
+    return written(counts, multi_token_layers, stages - 1 if multi_token_layers else None)
+
+
 def _even(num_layers: int, stages: int) -> tuple[int, ...] | None:
     each, rest = divmod(num_layers, stages)
     return None if rest or not each else (each,) * stages
@@ -455,13 +467,16 @@ def _by_blocks(form: str, model: ModelSpec, stages: int) -> Division | None:
 
 
 def nearest_degrees(
-    ways: tuple[PipelineLayout, ...], model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int
+    ways: tuple[PipelineLayout, ...], model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int, gpus: int = 0
 ) -> str:
-    """Return the degrees next to one that some of these ways can divide over, in words; empty where there are none."""
+    """Return the degrees next to one that some of these ways can divide over, in words; empty where there are none.
+
+    They divide the GPUs, where so many are named. Without stages there are no virtual ones.
+    """
     can = [
         degree
-        for degree in range(1, model.num_layers + BLOCKS_BESIDE_LAYERS + 1)
-        if any(way.division(model, degree, virtual_pipeline if degree > 1 else 1) is not None for way in ways)
+        for degree in range(1 if virtual_pipeline == 1 else 2, model.num_layers + BLOCKS_BESIDE_LAYERS + 1)
+        if gpus % degree == 0 and any(way.division(model, degree, virtual_pipeline) is not None for way in ways)
     ]
     below = [degree for degree in can if degree < pipeline_parallel][-1:]
     above = [degree for degree in can if degree > pipeline_parallel][:1]

@@ -17,9 +17,9 @@ from plimsoll.planners.layouts.candidates import Candidates, IntArray, candidate
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.gpu_counts import fixed_product, gpu_counts
-from plimsoll.planners.search.rules.every import RULES, RULES_OF_FIXED
+from plimsoll.planners.search.rules.every import RULES, RULES_OF_FIXED, RULES_OF_REQUESTS
 from plimsoll.planners.search.rules.fields import DEGREES, named_fields
-from plimsoll.planners.search.rules.request import POSITIVE_DEGREES, REQUEST_RULES, check_values
+from plimsoll.planners.search.rules.request import POSITIVE_DEGREES, check_values
 from plimsoll.planners.search.rules.rule import Rule, Violation
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES, STACK_IS_ABLE
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search, running_profile
@@ -75,7 +75,7 @@ def fixed_violations(question: TrainingQuestion) -> tuple[Violation, ...]:
     named, least = named_fields(question), _least(question)
     details = ((rule, rule.fixed_detail(least, question, named)) for rule in RULES_OF_FIXED)
     return (
-        *(violation for rule in REQUEST_RULES for violation in rule.violations(question)),
+        *(violation for rule in RULES_OF_REQUESTS for violation in rule.violations(question)),
         *(_violation(rule, detail, named) for rule, detail in details if detail is not None),
     )
 

@@ -25,6 +25,7 @@ from plimsoll.planners.search.rules.experts import (
     EXPERTS_LIE_IN_SHARD_GROUPS,
     EXPERTS_NEED_SEQUENCE_PARALLEL,
 )
+from plimsoll.planners.search.rules.listed_stages import PIPELINE_LAYOUT_LISTS_LAYERS
 from plimsoll.planners.search.rules.overlap import EXPERT_OVERLAP_HAS_PAIRS, TENSOR_OVERLAP_HAS_PIECES
 from plimsoll.planners.search.rules.pipelines import (
     INTERLEAVING_NEEDS_PIPELINE,
@@ -32,7 +33,8 @@ from plimsoll.planners.search.rules.pipelines import (
     RECOMPUTED_LAYERS_DIVIDE,
     STAGES_HAVE_LAYERS,
 )
-from plimsoll.planners.search.rules.rule import NOWHERE, Rule
+from plimsoll.planners.search.rules.request import REQUEST_RULES
+from plimsoll.planners.search.rules.rule import NOWHERE, RequestRule, Rule
 from plimsoll.planners.search.rules.stack import STACK_IS_ABLE
 from plimsoll.planners.search.rules.zero import (
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
@@ -69,6 +71,8 @@ RULES: tuple[Rule, ...] = (
     STAGE_DIVIDES_OPTIMIZER,
     NVME_NEEDS_STAGE_THREE,
 )
+# What a request breaks whatever the stack and the layout.
+RULES_OF_REQUESTS: tuple[RequestRule, ...] = (*REQUEST_RULES, PIPELINE_LAYOUT_LISTS_LAYERS)
 # The rules that fixed degrees can break by themselves, in the order in which a client is told.
 RULES_OF_FIXED = (
     HEADS_DIVIDE,

@@ -14,8 +14,11 @@ from plimsoll.planners.jobs.pipeline_layouts import (
     ENDS,
     LISTED,
     PipelineLayout,
+    balanced_list,
     nearest_degrees,
+    own_way,
     reached_by_compute,
+    read_pipeline_layout,
 )
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.stages import pipelines_of
@@ -37,7 +40,11 @@ def _too_many_chunks(case: Case, asked: Asked) -> str:
     product = f"pipeline_parallel {stages} x virtual_pipeline {virtual} = {stages * virtual}"
     if case.is_formed:
         return f"{product} chunks are more than the {layers} layers."
-    return f"{product} pipeline chunks need at least as many layers, and the model has {layers}."
+    if layers // virtual > 1:
+        most = f"pipeline_parallel up to {layers // virtual}"
+    else:
+        most = f"virtual_pipeline up to {layers // stages}" if stages <= layers else "fewer of either"
+    return f"{product} pipeline chunks need at least as many layers, and the model has {layers}: {most} would do."
 
 
 STAGES_HAVE_LAYERS = Rule(
@@ -70,20 +77,12 @@ def _undivided(case: Case, job: Job) -> str:
     way = job.pipeline_layouts[0]
     into = counted(stages, "stage") if virtual == 1 else f"{stages} x {virtual} = {stages * virtual} chunks"
     if way.form == LISTED:
-        if sum(way.multi_token) != model.multi_token_layers:
-            return (
-                f"pipeline_layout lists {counted(sum(way.multi_token), 'layer')} for multi-token prediction (m), and "
-                f"training.multi_token_prediction asks for {model.multi_token_layers}."
-            )
         if _repeats_table(way, stages, virtual):
             return (
                 "pipeline_layout has the layers for multi-token prediction (m) on the first of several stages with "
                 "chunks, which would hold the embedding's table twice: put them in the stage of the head (L)."
             )
-        return (
-            f"pipeline_layout lists {counted(sum(way.layers), 'layer')} in {counted(len(way.layers), 'stage')}; "
-            f"{model.name} has {counted(model.num_layers, 'layer')} and this layout {into}: list as many."
-        )
+        return f"pipeline_layout lists {counted(len(way.layers), 'stage')}, and this layout has {into}: list as many."
     if stages == 1:
         return f"pipeline_layout {way.told(model, stages, virtual)} needs pipeline_parallel above 1."
     if way.form == BY_COMPUTE:
@@ -92,13 +91,34 @@ def _undivided(case: Case, job: Job) -> str:
             f"pipeline_parallel {stages} is too many: {job.profile.name} gives each stage a like share of the work, so "
             f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
         )
-    nearest = nearest_degrees(job.pipeline_layouts, model, stages, virtual)
-    in_chunks = f" in {virtual} chunks a stage" if virtual > 1 else ""
-    hint = f"pipeline_parallel {nearest} can, where it divides the GPUs too" if nearest else f"no degree can{in_chunks}"
     by = f"by pipeline_layout {way.told(model, stages, virtual)}{_uneven_ends(way, case, job)}"
     if len(job.pipeline_layouts) > 1:
         by = f"in any way that {job.profile.name} is planned with"
-    return f"{counted(model.num_layers, 'layer')} cannot be divided into {into} {by}: {hint}."
+    return f"{counted(model.num_layers, 'layer')} cannot be divided into {into} {by}: {_would_divide(case, job)}."
+
+
+def _would_divide(case: Case, job: Job) -> str:
+    """Return what divides these blocks instead: nearest degrees, and a way of the stack's at the same degrees."""
+    stages, virtual, model = case.layout.pipeline_parallel, case.layout.virtual_pipeline, job.model
+    ways, forms = job.pipeline_layouts, job.profile.can.pipeline_layouts
+    of_gpus = nearest_degrees(ways, model, stages, virtual, case.layout.gpus)
+    of_any = nearest_degrees(ways, model, stages, virtual)
+    told, own = None, own_way(forms)
+    if LISTED in forms and model.multi_token is None:
+        told = balanced_list(model, stages * virtual)
+    elif read_pipeline_layout(own).division(model, stages, virtual) is not None:
+        told = own
+    hints = [f"pipeline_parallel {of_gpus}"] if of_gpus else []
+    hints += [f"pipeline_layout {told}"] if told else []
+    chunks = [count for count in range(1, virtual) if any(way.division(model, stages, count) for way in ways)]
+    hints += [f"virtual_pipeline {chunks[-1]}"] if chunks and not told else []
+    elsewhere = of_any if of_any != of_gpus else ""
+    if not hints and not elsewhere:
+        return f"no degree can{f' in {virtual} chunks a stage' if virtual > 1 else ''}"
+    if not hints:
+        return f"pipeline_parallel {elsewhere} can, on other numbers of GPUs"
+    others = f", and on other numbers of GPUs pipeline_parallel {elsewhere}" if elsewhere else ""
+    return f"{' or '.join(hints)} can{others}"
 
 
 def _repeats_table(way: PipelineLayout, stages: int, virtual: int) -> bool:

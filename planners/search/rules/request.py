@@ -19,21 +19,9 @@ from plimsoll.planners.ground.terms import (
 )
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.fields import DEGREES, DEGREES_OF_GPUS
-from plimsoll.planners.search.rules.rule import Violation
+from plimsoll.planners.search.rules.rule import RequestRule
 
 MOST_NAMED_DEGREES = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRule:
-    """A rule that a request breaks whatever the model and the stack; `breaches` yields fields and sentences."""
-
-    name: str
-    breaches: Callable[[TrainingQuestion], Iterator[tuple[str, str]]]
-
-    def violations(self, question: TrainingQuestion) -> tuple[Violation, ...]:
-        """Return each breach of the rule."""
-        return tuple(Violation(rule=self.name, field=field, detail=detail) for field, detail in self.breaches(question))
 
 
 def _below_one(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
@@ -63,7 +51,7 @@ def _other_product(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
     elif product > count.maximum:
         detail = f"{named} is too many: there {_are_gpus(count)}.{_would_do(fixed, count)}"
     elif count.minimum == count.maximum and count.minimum % product:
-        detail = f"{named} does not divide {counted(count.minimum, 'GPU')}."
+        detail = f"{named} does not divide {counted(count.minimum, 'GPU')}.{_would_do(fixed, count)}"
     else:
         return
     yield _at_fault(fixed, count), detail

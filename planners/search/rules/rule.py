@@ -6,7 +6,7 @@ few lines judge a grid of a million layouts and the one that a client fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, layout_of
 from plimsoll.planners.plans import Layout
+from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
 
 # What a predicate returns where a job decides that no layout breaks the rule.
@@ -143,3 +144,15 @@ def anywhere(masks: Iterable[BoolArray]) -> BoolArray:
         if mask is not NOWHERE:
             found = mask if found is NOWHERE else found | mask
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRule:
+    """A rule that a request breaks whatever the model and the stack; `breaches` yields fields and sentences."""
+
+    name: str
+    breaches: Callable[[TrainingQuestion], Iterator[tuple[str, str]]]
+
+    def violations(self, question: TrainingQuestion) -> tuple[Violation, ...]:
+        """Return each breach of the rule."""
+        return tuple(Violation(rule=self.name, field=field, detail=detail) for field, detail in self.breaches(question))

@@ -44,7 +44,9 @@ def test_heads_that_do_not_divide_are_named_with_their_number():
 
 
 def test_one_degree_is_named_without_a_product():
-    with pytest.raises(ImpossibleLayout, match=r"^tensor_parallel 3 does not divide 8 GPUs\.$"):
+    with pytest.raises(
+        ImpossibleLayout, match=r"^tensor_parallel 3 does not divide 8 GPUs\. tensor_parallel can be 1, 2, 4 or 8\.$"
+    ):
         check_fixed(question(layout={"tensor_parallel": 3}))
 
 

@@ -44,8 +44,8 @@ def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     degrees = {"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2}
     comparison = compared(gpus=10, framework="reference", degrees=degrees)
     assert detail(comparison, "pipeline_layout_divides") == (
-        "32 layers cannot be divided into 5 x 2 = 10 chunks by pipeline_layout behind-first: pipeline_parallel 4 or 8 "
-        "can, where it divides the GPUs too."
+        "32 layers cannot be divided into 5 x 2 = 10 chunks by pipeline_layout behind-first: pipeline_parallel 2 or "
+        "virtual_pipeline 1 can, and on other numbers of GPUs pipeline_parallel 4 or 8."
     )
 
 
@@ -55,13 +55,13 @@ def test_equal_stages_that_cannot_be_are_told_with_those_that_can():
     degrees = {"pipeline_parallel": 16, "pipeline_layout": "even"}
     comparison = compared(gpus=16, model=model, degrees=degrees, named={"framework": "megatron"})
     assert detail(comparison, "pipeline_layout_divides") == (
-        "126 layers cannot be divided into 16 stages by pipeline_layout even: pipeline_parallel 14 or 18 can, where it "
-        "divides the GPUs too."
+        "126 layers cannot be divided into 16 stages by pipeline_layout even: pipeline_parallel 2 or pipeline_layout "
+        "Et*7|(t*8|)*14t*7L can, and on other numbers of GPUs pipeline_parallel 14 or 18."
     )
 
 
-@pytest.mark.parametrize("stages", [33, 34])
-def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does(stages: int):
+@pytest.mark.parametrize(("stages", "of_gpus"), [(33, 11), (34, 17)])
+def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does(stages: int, of_gpus: int):
     # 32 layers are one on each of 32 stages; embedding and head alone are stages only where a client lists them.
     asked = {"gpus": stages, "framework": "megatron", "layout": {"pipeline_parallel": stages}}
     with pytest.raises(ImpossibleLayout) as refused:
@@ -69,7 +69,7 @@ def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does
     assert refused.value.rule == "pipeline_layout_divides"
     assert str(refused.value).startswith(
         f"32 layers cannot be divided into {stages} stages in any way that megatron is planned with: "
-        "pipeline_parallel 32 can, where it divides the GPUs too."
+        f"pipeline_parallel {of_gpus} can, and on other numbers of GPUs pipeline_parallel 32."
     )
 
 

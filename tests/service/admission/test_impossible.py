@@ -11,8 +11,7 @@ import pytest
 
 from plimsoll import planners, service
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
-from plimsoll.planners.search.rules.every import RULES
-from plimsoll.planners.search.rules.request import REQUEST_RULES
+from plimsoll.planners.search.rules.every import RULES, RULES_OF_REQUESTS
 from plimsoll.planners.serving.releases.cards import CARD_FORMAT
 from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.service.admission.impossible import CHECKED_OF_PLANS, is_impossible, is_impossible_plan
@@ -23,7 +22,7 @@ from plimsoll.service.workloads.commands.launches import Launch
 NOT_KNOWN_TO_BE_CHECKED = {
     "context-parallel-full-attention", "engine-has-degree", "experts-divide", "pools-need-replicas",
     "shard-ranks-divide", "stages-have-layers",
-    *(rule.name for rule in (*REQUEST_RULES, *RULES) if rule.name not in CHECKED_OF_PLANS),
+    *(rule.name for rule in (*RULES_OF_REQUESTS, *RULES) if rule.name not in CHECKED_OF_PLANS),
 }  # fmt: skip
 
 

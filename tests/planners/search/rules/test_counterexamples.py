@@ -82,7 +82,13 @@ CASES = (
         framework="megatron",
         asked={"layout": {"pipeline_layout": "even"}},
         layout={"pipeline_parallel": 5},
-        numbers=("32 layers", "5 stages", "pipeline_layout even", "pipeline_parallel 4 or 8 can"),
+        numbers=(
+            "32 layers",
+            "5 stages",
+            "layout even",
+            "pipeline_layout Et*6|(t*7|)*2t*6|t*6L can",
+            "parallel 4 or 8",
+        ),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
@@ -90,19 +96,19 @@ CASES = (
         numbers=("4 x 3 = 12 chunks", "32 layers"),
     ),
     Counterexample(
-        # Four stages are listed for a pipeline of eight, with one layer too few.
+        # Four stages are listed for a pipeline of eight.
         rule="pipeline_layout_divides",
         framework="megatron",
-        asked={"layout": {"pipeline_layout": "E(t*8|)*3t*7L"}},
+        asked={"layout": {"pipeline_layout": "E(t*8|)*3t*8L"}},
         layout={"pipeline_parallel": 8},
-        numbers=("31 layers in 4 stages", "8 stages", "32"),
+        numbers=("lists 4 stages", "has 8 stages: list as many"),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
         framework="megatron",
         asked={"layout": {"pipeline_layout": "first=7,last=7"}},
         layout={"pipeline_parallel": 4, "virtual_pipeline": 2},
-        numbers=("first=7,last=7 (the first stage's 7 layers cannot be in 2 chunks): no degree can in 2 chunks",),
+        numbers=("(the first stage's 7 layers cannot be in 2 chunks): pipeline_layout ",),
     ),
     Counterexample(
         # 32 - 7 = 25 layers do not go round three stages; in two they do, and in six with five each.
@@ -110,21 +116,21 @@ CASES = (
         framework="megatron",
         asked={"layout": {"pipeline_layout": "last=7"}},
         layout={"pipeline_parallel": 4},
-        numbers=("last=7 (25 layers are left for 3 stages", "pipeline_parallel 2 or 6 can"),
+        numbers=("last=7 (25 layers are left for 3 stages", "pipeline_layout Et*8|(t*8|)*2t*8L can", "2 or 6"),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
         framework="megatron",
         asked={"layout": {"pipeline_layout": "first=40"}},
         layout={"pipeline_parallel": 4},
-        numbers=("first=40 (8 layers too many): no degree can",),
+        numbers=("first=40 (8 layers too many): ", "pipeline_layout Et*8|(t*8|)*2t*8L can"),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
         framework="megatron",
         asked={"layout": {"pipeline_layout": "first=8,last=8"}},
         layout={"pipeline_parallel": 2},
-        numbers=("(16 layers are left for no stage): pipeline_parallel 3 can",),
+        numbers=("(16 layers are left for no stage): ", "pipeline_layout Et*16|t*16L can", "pipeline_parallel 3"),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
