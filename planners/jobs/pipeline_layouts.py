@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.architecture import ModelSpec, OperationKind, Split
+from plimsoll.planners.architecture import Block, ModelSpec, OperationKind, Split
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.block_lists import POINTER, layers_of_letters, layers_of_modules, written
@@ -61,6 +61,7 @@ BLOCKS_BESIDE_LAYERS = 2
 # The cast and the embedding before the layers of a row that DeepSpeed cuts.
 BLOCKS_BEFORE_LAYERS = 2
 
+FLOPS_PER_PRODUCT = 2  # a multiply-add
 # Of blocks that cost nothing in `by-compute`, by where they stand (nanotron, models/llama.py).
 EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
 
@@ -430,7 +431,7 @@ def _dealt_by_compute(model: ModelSpec, stages: int) -> list[int]:
     layers = [0.0] * model.num_layers
     for block in model.layers:
         for layer in block.layers:
-            layers[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+            layers[layer] = _cost_of_whole_heads(block, model.hidden_size)
     head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
     costs = [0.0] * EMBEDDINGS + layers + [0.0] * LAST_NORMS + [head] + [0.0] * BEHIND_HEAD
     whole, dealt, stage, done = sum(costs), [], 0, 0.0
@@ -464,6 +465,24 @@ def _by_blocks(form: str, model: ModelSpec, stages: int) -> Division | None:
     if ends[0] < BLOCKS_BEFORE_LAYERS or 0 in counts or 0 in held[1:-1]:
         return None
     return Division(layers=held, head=of_head)
+
+
+def _cost_of_whole_heads(block: Block, hidden_size: int) -> float:
+    """Return the products of a layer as if each of its query heads had a key and a value of its own.
+
+    Source: nanotron 2411b02, models/llama.py and models/qwen.py, `get_block_compute_costs`: 4 x heads x their width x
+    hidden size of the attention, however many heads share a key.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    shared = (
+        width - widths[name]
+        for op in block.operations
+        if op.kind is OperationKind.ATTENTION
+        for name, width in zip(op.inputs[1:], (op.heads * op.key_dim, op.heads * op.value_dim), strict=False)
+        if name in widths
+    )
+    own = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+    return own + FLOPS_PER_PRODUCT * hidden_size * sum(shared)
 
 
 def nearest_degrees(

@@ -115,6 +115,34 @@ def test_by_compute_blocks_are_dealt_out_until_a_stage_has_its_share(stages: int
     assert named(BY_COMPUTE).division(nanotron_model(), stages, 1) == division
 
 
+# What nanotron's own `build_model` deals out (2411b02), with `get_block_compute_costs` of its Llama; run beside this.
+@pytest.mark.parametrize(
+    ("key_value_heads", "intermediate", "vocabulary", "num_layers", "layers"),
+    [
+        (8, 14336, 128256, 32, (9, 9, 8, 6)),
+        (8, 14336, 128256, 32, (5, 5, 5, 5, 5, 5, 2)),
+        (8, 14336, 128256, 16, (4, 4, 3, 4, 1)),
+        (8, 11008, 128256, 94, (20, 19, 19, 20, 16)),
+        (8, 11008, 128256, 126, (19, 18, 19, 18, 18, 19, 15)),
+        (1, 11008, 32000, 80, (7, 7, 7, 6, 7, 7, 7, 6, 7, 7, 6, 6)),
+        # How many heads share a key changes nothing.
+        (8, 11008, 32000, 61, (4, 4, 4, 4, 4, 4, 3, 4, 4, 4, 4, 4, 4, 3, 4, 3)),
+        (32, 11008, 32000, 61, (4, 4, 4, 4, 4, 4, 3, 4, 4, 4, 4, 4, 4, 3, 4, 3)),
+    ],
+)
+def test_odd_numbers_of_layers_are_dealt_out_as_nanotron_deals_them(
+    key_value_heads: int, intermediate: int, vocabulary: int, num_layers: int, layers: tuple[int, ...]
+):
+    model = llama(
+        num_key_value_heads=key_value_heads,
+        intermediate_size=intermediate,
+        vocab_size=vocabulary,
+        num_hidden_layers=num_layers,
+    )
+    division = named(BY_COMPUTE).division(model, len(layers), 1)
+    assert division == Division(layers=layers, head=len(layers) - 1)
+
+
 # Sixteen stages of 1.25: two layers, one, one and one are four stages, so layer 15 ends the twelfth. Layer 16, norm
 # and head are the 13th, which they exceed. All blocks together have every share: cast and loss are a stage each.
 @pytest.mark.parametrize(("stages", "reached"), [(1, 1), (8, 8), (16, 15)])
