@@ -32,18 +32,22 @@ def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
 
 
 def tensor_overlap_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the buffers of an overlap of tensor-parallel traffic that a job asks for, each as large as a sequence.
+    """Return the buffers of an overlap of tensor-parallel traffic that a job asks for: of whole sequences, of chunks.
 
-    Transformer Engine registers one for each collective of a layer, six of ten in fp8 where products are
-    (pytorch/module/base.py, initialize_ub; Megatron-LM, training/initialize.py, _initialize_tp_communicators).
+    Transformer Engine registers one of a sequence for each collective of a layer, six of ten in fp8 where products are
+    (pytorch/module/base.py, initialize_ub; Megatron-LM, training/initialize.py, _initialize_tp_communicators). torch's
+    async tensor parallelism has a workspace of symmetric memory for each group, which grows to two of the chunks in
+    which products are sent (distributed/_symmetric_memory, `get_symm_mem_workspace`).
     """
     overlap = job.profile.overlap
-    if not job.overlap.asks_tensor_parallel or not overlap.tensor_parallel_buffers:
+    chunks = overlap.tensor_parallel_chunk_buffers
+    if not job.overlap.asks_tensor_parallel or not (overlap.tensor_parallel_buffers or chunks):
         return NO_BYTES
     size, quantized = job.precision.compute_bytes, overlap.tensor_parallel_fp8_buffers
     width = FP8_BYTES if job.precision.compute_format == "fp8" else size
     each = (overlap.tensor_parallel_buffers - quantized) * size + quantized * width
-    whole = layouts.local_tokens(job.sequence_length) * (job.model.hidden_size * each)
+    buffers = each + chunks * size / layouts.tensor_parallel
+    whole = layouts.local_tokens(job.sequence_length) * (job.model.hidden_size * buffers)
     return np.where(layouts.tensor_parallel > 1, whole, 0.0)
 
 

@@ -336,7 +336,8 @@ class Overlaps:
     With one choice a client cannot choose. `expert_parallel` may be the search's to choose. `tensor_parallel_kernels`
     are those with which tensor-parallel traffic can be asked to hide, empty for all; asked for, it takes
     `tensor_parallel_buffers` as large as a micro-batch's residual stream, undivided, `tensor_parallel_fp8_buffers` of
-    them in fp8 where products are. How much is hidden says the stack's `timing.toml`.
+    them in fp8 where products are, and `tensor_parallel_chunk_buffers` as large as a rank's part of that stream. How
+    much is hidden says the stack's `timing.toml`.
     """
 
     gradients: tuple[bool, ...]
@@ -345,6 +346,7 @@ class Overlaps:
     tensor_parallel_kernels: tuple[str, ...]
     tensor_parallel_buffers: int
     tensor_parallel_fp8_buffers: int
+    tensor_parallel_chunk_buffers: int
     expert_parallel: tuple[bool, ...]
 
 

@@ -27,6 +27,7 @@ DEFAULT_MODEL, DEFAULT_FLAVOR = "llama3", "debugmodel"
 LOCAL_BATCH_SIZE, SEQUENCE_LENGTH, SELECTIVE = 8, 2048, "2"
 CASTS_TO_FP8 = "quantize.linear.float8"
 PER_OPERATION = "op"
+STANDARD_EXCHANGE = "standard"
 # What replaces parts of torchtitan, or of its step, by others.
 DECISIVE = ("custom_config", "custom_import", "custom_arguments", "steps_early", "tolerates_faults")
 Values = Mapping[str, Any]
@@ -112,6 +113,8 @@ def _sharding(values: Values, degrees: Mapping[str, int], replicas: int, shards:
     tensor, experts = degrees["tensor_parallel"], degrees["expert_parallel"]
     if experts > 1 and tensor > 1 and int(values.get("expert_tensor_parallel", 1)) != 1:
         raise NotPlanned("experts divided over tensor-parallel ranks too are not planned")
+    if experts > 1 and values.get("exchange", STANDARD_EXCHANGE) != STANDARD_EXCHANGE:
+        raise NotPlanned(f"expert_parallel_comm_backend {str(values['exchange'])[:40]} is not planned, standard is")
     if values.get("overlap_tensor_parallel") and not _is_compiled(values):
         raise NotPlanned("enable_async_tensor_parallel needs compile.enable with the model", cannot_run=True)
     part: dict[str, Any] = {

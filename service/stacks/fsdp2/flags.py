@@ -37,6 +37,7 @@ TEXT = {
     "training.dtype": "dtype",
     "training.mixed-precision-param": "gathered_dtype",
     "parallelism.fsdp-reshard-after-forward": "reshards",
+    "parallelism.expert-parallel-comm-backend": "exchange",
     "parallelism.pipeline-parallel-schedule": "schedule",
     "parallelism.pipeline-parallel-schedule-csv": "schedule_file",
     "activation-checkpoint.mode": "recompute",

@@ -31,3 +31,13 @@ def test_an_overlap_of_tensor_parallel_traffic_that_is_asked_for_has_buffers():
     assert buffers() == 0
     assert buffers(layout=hides) == 10 * 2 * whole
     assert buffers(layout=hides, precision="fp8-mixed") == (4 * 2 + 6) * whole
+
+
+def test_torchs_async_tensor_parallelism_has_two_chunks():
+    asked = {"layout": {"overlap": Overlap(tensor_parallel=True)}, "kernels": "compiled"}
+    layouts = candidates_from_rows([{"tensor_parallel": degree, "micro_batch_size": 2} for degree in (1, 2, 8)])
+    # Chunks of 2 sequences of 8,192 tokens by 4,096 features of 16 bits are a half and an eighth of them; one rank
+    # sends none.
+    whole = 2 * 2 * 8192 * 4096
+    assert tensor_overlap_bytes(layouts, job("fsdp2", **asked)).tolist() == [0, whole, whole / 4]
+    assert tensor_overlap_bytes(layouts, job("fsdp2")).sum() == 0

@@ -22,6 +22,7 @@ from tests.service.stacks.launches import launch, written
 LLAMA_8B = "--model.name llama3 --model.flavor 8B"
 LLAMA_405B = "--model.flavor=405B --parallelism.tensor_parallel_degree 8 --parallelism.pipeline_parallel_degree"
 REPLICAS = f"{LLAMA_8B} --parallelism.data_parallel_replicate_degree 8"
+EXPERTS = "--parallelism.expert_parallel_degree 8"
 INTERLEAVED = "--parallelism.pipeline_parallel_schedule Interleaved1F1B"
 CONFIG = """
 [model]
@@ -200,6 +201,14 @@ def test_pipelines_that_are_not_planned_say_why(options: str, reason: str):
         ("--model.converters quantize.linear.mx", "quantize.linear.mx is no precision"),
         ("--training.seq_len $LEN", "which the object does not resolve"),
         ("--parallelism.tensor_parallel_degree 8", "tensor_parallel without data_parallel_shard_degree"),
+        (
+            f"{EXPERTS} --parallelism.expert_parallel_comm_backend deepep",
+            "expert_parallel_comm_backend deepep is not planned, standard is",
+        ),
+        (
+            f"{EXPERTS} --parallelism.tensor_parallel_degree 2 --parallelism.expert_tensor_parallel_degree 2",
+            "experts divided over tensor-parallel ranks",
+        ),
     ],
 )
 def test_what_changes_the_job_is_not_read(options: str, reason: str):
@@ -301,6 +310,7 @@ def test_names_and_forms_are_torchtitans_own(defaults: Any):
 def test_defaults_are_torchtitans_own(defaults: Any):
     parallelism, training, recompute = defaults.parallelism, defaults.training, defaults.activation_checkpoint
     assert (defaults.model.name, defaults.model.flavor) == (command.DEFAULT_MODEL, command.DEFAULT_FLAVOR)
+    assert parallelism.expert_parallel_comm_backend == command.STANDARD_EXCHANGE
     assert (training.local_batch_size, training.seq_len) == (command.LOCAL_BATCH_SIZE, command.SEQUENCE_LENGTH)
     assert (training.global_batch_size, parallelism.data_parallel_shard_degree) == (-1, -1)
     assert (training.dtype, training.mixed_precision_param, defaults.optimizer.name) == ("float32", "bfloat16", "AdamW")
