@@ -15,6 +15,7 @@ from plimsoll.planners.architecture import Block, ModelSpec, Operation, Operatio
 from plimsoll.planners.ground.errors import InvalidQuestion
 
 CORE_ATTENTION, LAYER_NORM, FEED_FORWARD, MIXTURE = "core_attn", "layernorm", "mlp", "moe"
+EXPERT_ACTIVATION = "moe_act"
 ATTENTION_NORM, FEED_FORWARD_NORM = "attention_norm", "feed_forward_norm"
 LATENT_UP_PROJECTIONS = ("query_up", "key_value_up")
 
@@ -45,7 +46,7 @@ MODULES: Mapping[str, Module] = {
     LAYER_NORM: Module(holds=lambda op: op.name in (ATTENTION_NORM, FEED_FORWARD_NORM), discards_outputs=True),
     FEED_FORWARD: Module(holds=_is_feed_forward, discards_outputs=False),
     MIXTURE: Module(holds=_is_expert, discards_outputs=False),
-    "moe_act": Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
+    EXPERT_ACTIVATION: Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
     "shared_experts": Module(holds=lambda op: _is_of(op, "shared_"), discards_outputs=False),
     "mla_up_proj": Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
 }

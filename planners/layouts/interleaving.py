@@ -38,13 +38,13 @@ def _waiting(layers: tuple[int, ...], degree: int, rounds: int) -> FloatArray:
     done = np.arange(passes)
     ahead = 2 * (degree - 1 - np.arange(degree)) + passes - degree
     begun = np.minimum(done + ahead[:, np.newaxis] + 1, rounds * passes)
-    live = _through_chunks(begun, degree, chunks) - _through_chunks(done, degree, chunks)[..., ::-1]
+    live = through_chunks(begun, degree, chunks) - through_chunks(done, degree, chunks)[..., ::-1]
     of_stage = np.array(layers, dtype=np.float64).reshape(chunks, degree).T
     waiting: FloatArray = (live * of_stage[:, np.newaxis]).sum(axis=-1)
     return waiting
 
 
-def _through_chunks(passes: IntArray, degree: int, chunks: int) -> IntArray:
+def through_chunks(passes: IntArray, degree: int, chunks: int) -> IntArray:
     """Return how many of the first so many forward passes went through each chunk, along a last axis."""
     rounds, rest = np.divmod(passes[..., np.newaxis], degree * chunks)
     return rounds * degree + np.clip(rest - np.arange(chunks) * degree, 0, degree)

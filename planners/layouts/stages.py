@@ -27,6 +27,7 @@ from plimsoll.planners.jobs.pipeline_layouts import Division, PipelineLayout
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.interleaving import MOST_ROUNDS, waiting_layers
+from plimsoll.planners.layouts.pairing import Paired, paired_layers
 
 # Pipelines of some hundred models, a few dozen degrees each, divided in a few ways.
 MOST_KEPT_PIPELINES = 8192
@@ -251,6 +252,17 @@ def waiting_in_chunks(layouts: Candidates, pipelines: Pipelines, job: Job) -> Fl
     )
     by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
     return np.stack([np.select([place == number for number in range(MOST_ROUNDS)], list(each)) for each in by_rounds])
+
+
+def paired_in_chunks(layouts: Candidates, pipelines: Pipelines, job: Job) -> Paired:
+    """Return the layers that wait where forward passes run beside backward ones, of whatever number of chunks."""
+    rounds = layouts.micro_batches(job.global_batch_size) // layouts.pipeline_parallel
+    place = np.clip(rounds, 1, MOST_ROUNDS) - 1
+    every = pipelines.of_tables(
+        lambda pipeline: paired_layers(pipeline.division.layers, pipeline.degree), axes=len(layouts.shape)
+    )
+    by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
+    return Paired(*(np.select([place == number for number in range(MOST_ROUNDS)], list(each)) for each in by_rounds))
 
 
 def layers_of_lowest(layouts: Candidates, pipelines: Pipelines) -> IntArray:

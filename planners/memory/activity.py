@@ -9,6 +9,7 @@ import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.recompute_modules import EXPERT_ACTIVATION
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
@@ -21,6 +22,8 @@ from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
+
+NO_PARTS: dict[str, FloatArray] = dict.fromkeys(("in_experts", "sent", "received"), NO_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class LayerActivity:
     """A rank's bytes of one layer of a kind, as `Activity` names them; `kept` where it is not recomputed in full.
 
     `has_state_space` marks one whose attention is Mamba-2's scan. `weighed_outputs` stand beside a mixture's forward
-    pass for a moment.
+    pass for a moment. Where a mixture's parts run one by one, `in_experts` is what of `kept` belongs to the experts,
+    `sent` are the rank's own tokens as it sends them, and `received` those that its experts get.
     """
 
     kept: FloatArray
@@ -117,6 +121,9 @@ class LayerActivity:
     repeated_saves: FloatArray
     has_state_space: bool
     weighed_outputs: FloatArray
+    in_experts: FloatArray
+    sent: FloatArray
+    received: FloatArray
     backward: LayerBackward
 
 
@@ -204,6 +211,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         repeated_saves=again,
         has_state_space=layer.state_space is not None,
         weighed_outputs=_weighed_outputs(layer, share) if any(layer.weighed_outputs) else NO_BYTES,
+        **(_parts_of_mixture(layer, share) if layouts.expert_overlap.any() and is_mixture else NO_PARTS),
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,
@@ -239,6 +247,25 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         return _held_twice(of_kind, layer, share)
     table_casts = rotary_cast_bytes(job)
     return _with_attention(of_kind, share.tokens / layouts.micro_batch_size * table_casts) if table_casts else of_kind
+
+
+def _parts_of_mixture(layer: LayerBytes, share: RankShare) -> dict[str, FloatArray]:
+    """Return the bytes of a mixture whose parts are gone through one by one, nothing of a dense layer."""
+
+    def of_experts(saved: SavedBytes) -> FloatArray:
+        dispatched, own = saved.dispatched_bytes, saved.expert_bytes
+        return share.of(replace(NOTHING_SAVED, dispatched_bytes=dispatched, expert_bytes=own))
+
+    within = of_experts(layer.whole)
+    is_selective = share.layouts.recompute == SELECTIVE
+    if is_selective.any():
+        within = np.where(is_selective, of_experts(layer.selective), within)
+    received = replace(NOTHING_SAVED, dispatched_bytes=layer.grouped_sent_bytes)
+    return {
+        "in_experts": within,
+        "sent": share.of_sequence(layer.grouped_sent_bytes),
+        "received": share.of(received),
+    }
 
 
 def _with_scores(of_kind: LayerActivity, unfused: UnfusedScores, share: RankShare, size: int) -> LayerActivity:
@@ -305,7 +332,12 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     """Return what is live at the last matrix product: `everything`, or what a mixture in full training has left."""
     if layer.experts_last_product is None or job.method != "full":
         return everything
-    return share.of(layer.experts_last_product)
+    left = share.of(layer.experts_last_product)
+    if EXPERT_ACTIVATION not in job.recompute_modules:
+        return left
+    # Computed again for the last matrix, the product of the halves stays until they have been differentiated.
+    product = replace(NOTHING_SAVED, expert_bytes=layer.whole.expert_bytes - layer.selective.expert_bytes)
+    return np.where(share.layouts.recompute == SELECTIVE, left + share.of(product), left)
 
 
 def _beside_second_run(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:

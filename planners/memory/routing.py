@@ -25,13 +25,13 @@ def routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
     """Return what a token's routing saves for the backward pass; 0 in a layer without a router.
 
     transformers' softmax is over all experts, in fp32, and its scores of the chosen ones in 16 bits. Megatron's is
-    over the chosen ones, and the order of all experts' tokens is saved whole, of which the first part is used
+    over the chosen ones; of all experts it saves the scores and the map out of which the chosen are selected
     (`permute` without `--moe-permute-fusion`).
     """
     experts, chosen = _sizes(block)
     if kernels.transformer_engine:
         each = GROUPED_INDICES_OF_CHOSEN * INDEX_BYTES + FP32_BYTES + GROUPED_SCORES_OF_CHOSEN * element_bytes
-        return experts * INDEX_BYTES + chosen * each
+        return experts * (element_bytes + MASK_BYTES) + chosen * each
     return experts * FP32_BYTES + chosen * (INDICES_OF_CHOSEN * INDEX_BYTES + element_bytes)
 
 

@@ -6,7 +6,6 @@ embedding, beside what waits of the micro-batches that a pipeline has in flight.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +20,13 @@ from plimsoll.planners.memory.programs.at_rest import (
     begin,
     others_at_ends,
     update,
-    waiting_micro_batch,
 )
 from plimsoll.planners.memory.programs.multi_token import MultiToken, multi_token
+from plimsoll.planners.memory.programs.paired import held_by_outputs, waiting_bytes
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, only, plus, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, only, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -35,15 +34,17 @@ from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, He
 class ResidentStage:
     """Whole bytes of one rank of a stage.
 
-    `others` are the micro-batches that wait while one is at work. `message` is the residual stream of a micro-batch,
-    `received_in_buffers` the next stage's gradient where P2P buffers hold it, `received_apart` elsewhere.
+    `others` are the micro-batches that wait while one is at work; where passes come in `pairs`, with what these leave.
+    `message` is the residual stream of a micro-batch, `received_in_buffers` the next stage's gradient where P2P buffers
+    hold it, `received_apart` elsewhere.
     `forward_end` is what stands beside what the highest layer keeps as its forward pass ends.
     As a micro-batch goes forward, `received_before` is the gradient that was received for the next one. `before` is the
     input of the one that was differentiated last, whose output a variable of the schedule still holds (Megatron-Core,
     pipeline_parallel/schedules.py, `output_tensor`); `sent` is the gradient of that input, which was sent.
-    An interleaved stage holds none of the former, but its `stale` messages, and as it takes turns one `in_turn` each,
-    of the pass that has been and of the next (`BesidePasses`). Its other chunks go on meanwhile:
-    `others_at_embedding` wait as the lowest one is through, `others_at_head` as the highest begins.
+    An interleaved stage holds none of the former, but its `stale` messages, and as it takes turns the next pass's input
+    (`in_turn`) and `output_before`, of the pass that has been (`BesidePasses`); of a pair it holds what is `of_output`.
+    Its other chunks go on meanwhile: `others_at_embedding` wait as the lowest one is through, `others_at_head` as the
+    highest begins.
     `unsaved` is what the first layer need not keep behind a frozen embedding. `tied_gradient` is the sum of a tied
     table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds. `further` is
     what layers for multi-token prediction hold.
@@ -51,6 +52,7 @@ class ResidentStage:
 
     rest: AtRest
     layers: Layers
+    pairs: Mask
     others: FloatArray
     others_at_embedding: FloatArray
     others_at_head: FloatArray
@@ -62,6 +64,8 @@ class ResidentStage:
     sent: FloatArray
     stale: FloatArray
     in_turn: FloatArray
+    output_before: FloatArray
+    of_output: FloatArray
     received_before: FloatArray
     unsaved: FloatArray
     head: FloatArray
@@ -89,15 +93,16 @@ def resident_stage(asked: Question) -> ResidentStage:
     message = np.ceil(active.p2p_message)
     others = np.maximum(rows.in_flight - 1.0, 0.0)
     at_embedding, at_head = others_at_ends(asked, others)
-    paired = _paired_layer(asked)
+    waiting = waiting_bytes(asked, others, at_embedding, at_head)
     sends = holds_last & (is_interleaved | ~rows.has_embedding)
     overlaps = np.bool_(kernels.transformer_engine)
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
-        others=np.ceil(plus(others * waiting_micro_batch(asked), paired)),
-        others_at_embedding=np.ceil(plus(at_embedding * waiting_micro_batch(asked), paired)),
-        others_at_head=np.ceil(plus(at_head * waiting_micro_batch(asked), paired)),
+        pairs=waiting.pairs,
+        others=np.ceil(waiting.others),
+        others_at_embedding=np.ceil(waiting.at_embedding),
+        others_at_head=np.ceil(waiting.at_head),
         message=message,
         forward_end=NO_BYTES
         if job.profile.is_textbook
@@ -108,6 +113,8 @@ def resident_stage(asked: Question) -> ResidentStage:
         sent=some(np.where(sends, message, 0.0)),
         stale=some(np.where(overlaps, beside.stale * message, 0.0)),
         in_turn=some(np.where(overlaps & beside.turn, message, 0.0)),
+        output_before=some(np.where(overlaps & beside.turn & ~layouts.expert_overlap, message, 0.0)),
+        of_output=some(np.ceil(held_by_outputs(asked))),
         received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         head=np.ceil(active.head),
@@ -123,23 +130,6 @@ def _stream_gradient(asked: Question) -> FloatArray:
     """Return the gradient that the lowest layer makes for the embedding; without one it is that received."""
     lowest = layers_of_lowest(asked.layouts, asked.rows.pipelines)
     return np.where(lowest > 0, asked.active.p2p_message, 0.0)
-
-
-def _paired_layer(asked: Question) -> FloatArray:
-    """Return what a forward pass has kept of its first layer as the backward pass beside it has let go of none yet.
-
-    Where the exchange with experts is hidden, one chunk's forward pass goes through a layer as another chunk's backward
-    pass goes through one, so that as many micro-batches are kept as without, and a layer of one more. What the
-    allocator reserves besides, as blocks of one stream cannot be another's, is not known.
-
-    Source: NVIDIA/Megatron-LM core_v0.16.1, core/models/common/model_chunk_schedule_plan.py,
-    TransformerLayerSchedulePlan.run, with the one more that core/pipeline_parallel/schedules.py warms up by.
-    """
-    hides = asked.layouts.expert_overlap
-    if not hides.any():
-        return NO_BYTES
-    largest = functools.reduce(np.maximum, (layer.kept for layer in asked.active.layers))
-    return np.where(hides, largest, 0.0)
 
 
 def resident(step: Step, stage: ResidentStage) -> None:
@@ -169,15 +159,20 @@ def resident(step: Step, stage: ResidentStage) -> None:
     step.drop(logits, named_logits, received_before, input_before, further_logits)
     step.drop(step.take("gradients", "sum of the head's empty gradients", stage.further.head_sum), head)
     step.resize(others, stage.others)
-    output = step.take("activations", "output of the last forward pass", stage.in_turn)
+    output = step.take("activations", "output of the last forward pass", stage.output_before)
     table = step.carry("gradients", "table's gradient by further tokens")
     step.resize(table, stage.further.tied_sum)
     # The highest layer's own moments have it, as their residual's gradient.
     received = step.take("activations", "gradient of the next stage", NO_BYTES)
     step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
+    with step.where(stage.pairs):
+        step.drop(next_input)
     for layer in step.each(stage.layers, downwards=True):
         step.resize(kept[layer], layer.bytes.beside_moments)
         step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
+        with step.where(stage.pairs), step.where(layer.is_highest):
+            held = step.take("activations", "gradient received, and what the output's graph holds", stage.of_output)
+            step.drop(step.take("activations", "layers of two micro-batches", layer.bytes.paired), held)
         step.drop(kept[layer])
         if layer.bytes.is_multi_token:
             beside = step.take("activations", "gradients of stream and embedding", stage.further.at_table)
@@ -186,6 +181,8 @@ def resident(step: Step, stage: ResidentStage) -> None:
         with step.where(layer.is_highest):
             step.grow(received, stage.received_apart)
             step.grow(lasting.p2p_buffers, stage.received_in_buffers)
+    with step.where(stage.pairs):
+        step.grow(next_input, stage.in_turn)
     step.drop(received, sent, stale)
     step.resize(others, stage.others_at_embedding)
     gradient = step.take("activations", "stream's gradient", stage.at_embedding)

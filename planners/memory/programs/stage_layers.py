@@ -18,6 +18,7 @@ from plimsoll.planners.memory.mixture_backward import are_grouped
 from plimsoll.planners.memory.programs.casts_to_fp8 import casts_to_fp8
 from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_round_once
 from plimsoll.planners.memory.programs.multi_token import joint_bytes
+from plimsoll.planners.memory.programs.paired import paired_bytes
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_gathered, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
@@ -178,6 +179,7 @@ def _layer(
         experts_gathered_again=some(experts_gathered_again),
         at_experts_reduced=np.ceil(at_experts_reduced),
         beside_reduction=beside_reduction,
+        paired=some(np.ceil(paired_bytes(asked, own, _at_last_matrix(asked, held, own, recomputed)))),
     )
 
 

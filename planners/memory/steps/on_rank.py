@@ -6,7 +6,7 @@ An array varies along the axes of the layouts, and along one of stages before th
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -141,6 +141,7 @@ class LayerOnRank:
     - `before_scatter`: what stands beside what it keeps as its output is scattered or, of experts, weighed and put in
       order, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
+    - `paired`: what is live of it and of another micro-batch's, where one is differentiated beside the other;
     - `traffic` is what an engine adds that knows no units; `is_multi_token` marks a layer for multi-token prediction;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
       them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
@@ -165,6 +166,7 @@ class LayerOnRank:
     experts_gathered_again: FloatArray
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
+    paired: FloatArray = field(default_factory=lambda: NO_BYTES)
     traffic: Traffic = NO_TRAFFIC
     is_multi_token: bool = False
 

@@ -15,8 +15,8 @@ def test_transformers_keeps_all_experts_scores_in_fp32_and_four_indices_of_each_
     assert latest_routing_bytes(MIXTURE, FSDP2, 2) == 0
 
 
-def test_megatron_keeps_the_order_of_all_experts_tokens_and_remembers_their_scores_and_map():
-    assert routing_bytes(MIXTURE, MEGATRON, 2) == 8 * 8 + 2 * (2 * 8 + 4 + 3 * 2)
+def test_megatron_keeps_scores_and_map_of_all_experts_and_remembers_both():
+    assert routing_bytes(MIXTURE, MEGATRON, 2) == 8 * (2 + 1) + 2 * (2 * 8 + 4 + 3 * 2)
     assert latest_routing_bytes(MIXTURE, MEGATRON, 2) == 8 * (2 + 1)
 
 

@@ -3,7 +3,7 @@
 from plimsoll.planners.memory.programs.choice import events_of, prepared
 from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD
-from tests.planners.factories import small_llama, small_mixtral
+from tests.planners.factories import small_llama
 from tests.planners.training_cases import events, held, job, memory, one_layout, taken
 
 # Megatron makes 1,024 words of 1,000.
@@ -171,11 +171,3 @@ def test_the_forward_pass_ends_with_the_highest_layer_s_product_and_sum():
     # Traced: Llama of 12 tensor ranks, 4,325 tokens: two tensors of 12.67 MiB beside what layers keep.
     ends = [event for event in step() if event.name == "sums at the forward pass's end"]
     assert [event.change for event in ends] == [2 * MESSAGE, -2 * MESSAGE]
-
-
-def test_a_layer_of_one_more_micro_batch_is_kept_where_the_exchange_with_experts_is_hidden():
-    layout = {"data_parallel": 2, "expert_parallel": 2, "zero_stage": 1}
-    asked = {"model": small_mixtral(), "global_batch_size": 16}
-    plain, hidden = (events("megatron", layout={**layout, "expert_overlap": hides}, **asked) for hides in (False, True))
-    assert [event for event in plain if event.name == "micro-batches that wait" and event.change] == []
-    assert taken(hidden, "micro-batches that wait").change == taken(hidden, "kept by the layer", layer=0).change

@@ -11,6 +11,7 @@ import torch
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.plans import HiddenTraffic
+from plimsoll.planners.questions import Recompute
 from plimsoll.service.worker.jobs.job import PipelineStage
 from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
@@ -363,3 +364,56 @@ class TestMultiTokenPrediction:
     def test_few_tokens_peak_where_gradients_of_the_vocabulary_meet(self, tied):
         model = {**DENSE, "vocab_size": 8192, "tie_word_embeddings": tied}
         assert self.off(model, layers=2, sequence_length=64) == pytest.approx(0.0, abs=0.0004)
+
+
+class TestPlansOfPairs:
+    """Plans held to Megatron-Core's combined schedule; docs/agreement.md says how near deeper ones are."""
+
+    def off(self, *, stage=0, layers=8, recompute=(), **degrees):
+        """Return by how much of it a planned peak lies above the traced one."""
+        model, stages = MIXTURE | {"num_hidden_layers": layers}, degrees.get("pipeline_parallel", 1)
+        layout = {"data_parallel": 2, "expert_parallel": 2, "zero_stage": 1, **degrees}
+        mode = {"recompute": Recompute(mode="selective", modules=recompute)} if recompute else {}
+        planned = events(
+            "megatron",
+            stage=stage,
+            layout=layout | {"expert_overlap": True, "shard_group": 2, "recompute": 1 if recompute else 0},
+            model=describe_config(model, name="small"),
+            sequence_length=512,
+            global_batch_size=2 * 8,
+            **mode,
+        )
+        # The chunks of even stages are told by their layout; a stage has its lowest and its highest layer.
+        first, last = stage, layers - stages + stage
+        part = PipelineStage(number=stage, stages=stages, first_layer=first, last_layer=last)
+        ledger = megatron(
+            stage=part if stages > 1 else None,
+            config=model,
+            micro_batch_size=1,
+            accumulation_steps=8,
+            sequence_length=512,
+            overlap=PAIRED,
+            pipeline_layout="even" if stages > 1 else None,
+            recompute="selective" if recompute else "none",
+            recompute_modules=recompute,
+            **layout,
+        )
+        ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.step > 0]
+        traced_bytes = max(
+            sum(piece.requested_bytes for piece in ledger.peak(start, end).live) for start, end in ranges
+        )
+        return max(event.total for event in planned) / traced_bytes - 1.0
+
+    def test_micro_batches_in_a_row_are_the_plan_s(self):
+        assert self.off() == pytest.approx(0.0, abs=0.0005)
+
+    @pytest.mark.parametrize("module", ["core_attn", "moe_act"])
+    def test_recomputed_parts_are_the_plan_s(self, module):
+        assert self.off(recompute=(module,)) == pytest.approx(0.0, abs=0.002)
+
+    @pytest.mark.parametrize("stage", [0, 1])
+    @pytest.mark.parametrize(("chunks", "tolerance"), [(2, 0.003), (4, 0.005)])
+    def test_interleaved_stages_are_the_plan_s(self, stage, chunks, tolerance):
+        # Of chunks of one layer the gradient of the experts' outputs is planned twice.
+        layout = {"pipeline_parallel": 2, "virtual_pipeline": chunks}
+        assert self.off(stage=stage, **layout) == pytest.approx(0.0, abs=tolerance)
