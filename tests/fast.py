@@ -44,7 +44,10 @@ LEFT_OUT = frozenset(
         "service/plans",
         # torch, and what is built of it.
         "planners/families",
+        "planners/jobs/test_partitions.py",
+        "planners/jobs/test_pipeline_layouts_of_deepspeed.py",
         "planners/jobs/test_pipeline_layouts_of_megatron.py",
+        "planners/jobs/test_pipeline_layouts_of_torchtitan.py",
         "planners/memory/test_adapters_of_peft.py",
         "planners/sharding/test_cuts.py",
         "service/checkpoints",

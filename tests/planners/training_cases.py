@@ -44,9 +44,15 @@ def step(framework: str = "reference", *, layout: dict[str, Any] | None = None, 
     return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency(framework))
 
 
-def asked(framework: str = "reference", *, layout: dict[str, Any] | None = None, **changes: Any) -> Question:
-    """Return what the programs of one layout's step are asked; the global batch as `memory` has it."""
+def asked(
+    framework: str = "reference", *, layout: dict[str, Any] | None = None, divided: str | None = None, **changes: Any
+) -> Question:
+    """Return what the programs of one layout's step are asked; the global batch as `memory` has it.
+
+    `divided` is how a pipeline's blocks are, None for the framework's own way.
+    """
     degrees = layout or {}
+    changes |= {} if divided is None else {"layout": {"pipeline_layout": divided}}
     batch = degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
     return question_of(one_layout(**degrees), job(framework, **{"global_batch_size": batch, **changes}))
 

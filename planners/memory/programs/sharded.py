@@ -371,7 +371,8 @@ class _Passes:
                 self._reduce_sums(layer)
         if stage.head is not None:
             has_head = True if stage.chunks is None else opposite(stage.chunks.are_there)
-            with step.quiet(), step.where(has_head):
+            # A last stage may have no layer, so that the head's is its first reduction.
+            with step.where(has_head):
                 units.reduce_summed(stage.head, self.whole["head"], self._summed("head"))
 
     def go_down_chunks(self, chunks: Chunks, others: Held) -> None:

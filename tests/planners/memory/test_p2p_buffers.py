@@ -15,7 +15,8 @@ MESSAGE = 2 * 32 * 64
 
 def p2p_buffers(framework="fsdp2", *, of=p2p_buffer_bytes, recompute_every=None, **layout):
     every = {} if recompute_every is None else {"recompute": Recompute(mode=FULL, every=recompute_every)}
-    asked = question(model=small_llama(), sequence_length=32, global_batch_size=8, gpus=4, **every)
+    even = {"layout": {"pipeline_layout": "even"}}
+    asked = question(model=small_llama(), sequence_length=32, global_batch_size=8, gpus=4, **even, **every)
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": 2, **layout}])
     return (of(layouts, all_stages(layouts, job), job, MESSAGE) / MESSAGE).reshape(-1).tolist()

@@ -12,7 +12,8 @@ DENSE, MIXTURE = 0, 1
 def question(batch=4, **layout):
     degrees = {"pipeline_parallel": 2, "virtual_pipeline": 2, "data_parallel": 2, "zero_stage": 3, **layout}
     model = spec(DEEPSEEK, num_hidden_layers=4, first_k_dense_replace=3)
-    return asked("fsdp2", model=model, sequence_length=32, gpus=4, layout=degrees, global_batch_size=batch)
+    asking = {"sequence_length": 32, "gpus": 4, "global_batch_size": batch}
+    return asked("fsdp2", divided="even", model=model, layout=degrees, **asking)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,8 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
 
 def interleaved(**changes):
     """Return the step of a stage with two chunks of a layer each, two micro-batches in two stages."""
-    return step("fsdp2", batch=4, gpus=4, layout={"pipeline_parallel": 2, "virtual_pipeline": 2}, **changes)
+    degrees = {"pipeline_parallel": 2, "virtual_pipeline": 2}
+    return step("fsdp2", batch=4, gpus=4, training={"divided": "even"}, layout=degrees, **changes)
 
 
 def test_the_lowest_chunk_of_an_interleaved_stage_is_reduced_when_the_others_are_done():
