@@ -113,21 +113,22 @@ MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES = Rule(
 )
 
 
-def _has_uneven_stages(asked: Asked) -> bool:
-    """Return whether stages have unlike numbers of layers, or further layers stand elsewhere than the head."""
+def _predicts_apart_in_chunks(asked: Asked) -> bool:
+    """Return whether further layers stand on another stage than the head, of a pipeline that is interleaved."""
     job = asked.job
-    if not _predicts_more(asked) or job.pipeline_parallel == 1:
+    if not _predicts_more(asked) or job.virtual_pipeline == 1:
         return False
     division = job.pipeline.division
-    others = list(division.layers)
-    others[division.head] -= job.multi_token_prediction
-    return division.multi_token != division.head or len({*others}) > 1
+    return division.multi_token != division.head
 
 
-MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES = Rule(
-    broken=_has_uneven_stages,
+MULTI_TOKEN_PREDICTION_STANDS_BY_THE_HEAD = Rule(
+    broken=_predicts_apart_in_chunks,
     pointer="/layout/pipeline_layout",
-    words="Multi-token prediction is traced in pipelines of like stages, the head's with the further layers, only.",
+    words=(
+        "Where stages are interleaved, layers for multi-token prediction are traced on the head's own virtual stage "
+        "only: elsewhere a stage's messages are of two lengths."
+    ),
 )
 MULTI_TOKEN_PREDICTION_IS_TRACED = Rule(
     broken=_predicts_more,

@@ -138,6 +138,7 @@ class MegatronRank:
     def run_passes(self, begin_phase: Callable[[str], None]) -> None:
         """Run a step's forward and backward passes by Megatron-Core's own schedule."""
         from megatron.core.pipeline_parallel import combined_1f1b, get_forward_backward_func, schedules
+        from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
         phases = _Phases(begin_phase)
         for chunk in self._chunks:
@@ -151,6 +152,7 @@ class MegatronRank:
                 "combined_forward_backward_step",
                 phases.telling_pairs(combined_1f1b.combined_forward_backward_step),
             ),
+            replaced(P2PCommunicator, "_communicate_shapes", lambda *_messages: self._received_shapes()),
         ):
             get_forward_backward_func()(
                 forward_step_func=self._forward_step,
@@ -179,6 +181,21 @@ class MegatronRank:
             return traced_micro_batches(stage, every)
         # What the schedule still holds of the passes that filled the pipeline is there a round later.
         return min(every, traced_micro_batches(stage, every, chunks=chunks) + stage.stages)
+
+    def _received_shapes(self) -> tuple[list[int], list[int]]:
+        """Return the shapes of what is received from the stage before and from the next one, which they would tell.
+
+        Stages ask where further layers do not stand by the head: their outputs are sent behind the model's.
+        """
+        job, number = self._job, self._stage.number
+        split = job.tensor_parallel if job.sequence_parallel else 1
+        tokens, further = job.local_sequence_length // split, job.pipeline.division.multi_token
+
+        def shape(sender: int) -> list[int]:
+            outputs = 1 + job.multi_token_prediction if sender == further else 1
+            return [outputs * tokens, job.micro_batch_size, int(job.config["hidden_size"])]
+
+        return shape(number - 1), shape(number)
 
     def _forward_step(
         self, _data: Any, model: Any, return_schedule_plan: bool = False

@@ -31,6 +31,7 @@ SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
 PAIRED = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=True, expert_parallel=True)
 ALONE = replace(PAIRED, expert_parallel=False)
 TWO_STAGES = {"pipeline_parallel": 2, "multi_token_prediction": 1, "accumulation_steps": 2}
+THREE_STAGES = TWO_STAGES | {"pipeline_parallel": 3, "virtual_pipeline": 2, "config": config(num_hidden_layers=4)}
 DEALT = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
 
 
@@ -335,10 +336,10 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, "multi_token_prediction": 1},
     ),
     Example(
-        rule=of_megatron.MULTI_TOKEN_PREDICTION_NEEDS_EVEN_STAGES,
+        rule=of_megatron.MULTI_TOKEN_PREDICTION_STANDS_BY_THE_HEAD,
         pointer="/layout/pipeline_layout",
-        broken={**MEGATRON, **TWO_STAGES, "pipeline_layout": "Ett|mL"},
-        obeyed={**MEGATRON, **TWO_STAGES, "pipeline_layout": "Et|tmL"},
+        broken={**MEGATRON, **THREE_STAGES, "pipeline_layout": "Et|t|t|t|m|L"},
+        obeyed={**MEGATRON, **THREE_STAGES, "pipeline_layout": "E|t|t|t|t|mL"},
     ),
     Example(
         rule=of_megatron.MUON_IS_MEGATRON_CORES,

@@ -347,6 +347,14 @@ class TestMultiTokenPrediction:
     def test_a_pipeline_s_last_stage_has_it_and_the_table_again(self, model):
         assert self.off(model, stage=1, pipeline_parallel=2) == pytest.approx(0.0, abs=0.0004)
 
+    def test_a_stage_of_its_own_sends_the_outputs_of_both(self):
+        # Of three stages the second has the further layer alone: the head's receives 2 x 64 tokens of 64 features.
+        head = PipelineStage(number=2, stages=3, first_layer=2, last_layer=2)
+        layout = {"pipeline_parallel": 3, "pipeline_layout": "Ett|m|L", "multi_token_prediction": 1}
+        ledger = megatron(stage=head, data_parallel=1, accumulation_steps=4, **ONE_SEQUENCE, **layout)
+        received = [piece for event in ledger.events if (piece := event.piece).origin == "aten::empty"]
+        assert 2 * 2 * TOKENS * HIDDEN in {piece.requested_bytes for piece in received}
+
     @pytest.mark.parametrize(
         "changes",
         [
