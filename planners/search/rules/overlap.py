@@ -10,6 +10,7 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates
+from plimsoll.planners.layouts.experts import expert_counts, expert_tensor_ranks
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 
 EVERYWHERE: BoolArray = np.ones(1, dtype=bool)
@@ -47,6 +48,25 @@ def _computes_in_fp32(_layouts: Candidates, job: Job) -> BoolArray:
     return EVERYWHERE if job.precision.compute_bytes == FP32_BYTES else NOWHERE
 
 
+def _holds_one_expert(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where each rank has a single expert, whose tokens are freed as they have been worked on.
+
+    Nothing sorts them into a copy (core_v0.16.1, core/models/gpt/fine_grained_callables.py, `should_free_input`;
+    transformer/moe/token_dispatcher.py, `dispatch_postprocess`), and the expert's gradient needs them.
+    """
+    counts = expert_counts(job.model)
+    are_cut = expert_tensor_ranks(layouts, job) > 1
+    single: BoolArray = np.isin(layouts.expert_parallel, list(counts)) & ~are_cut
+    return single
+
+
+def _one_expert(case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name} runs overlap of expert_parallel with several experts on each rank only: of the one that "
+        f"expert_parallel {case.layout.expert_parallel} leaves, it frees tokens that are still needed."
+    )
+
+
 def _no_exchange(_case: Case, _job: Job) -> str:
     return "overlap of expert_parallel needs expert_parallel above 1: there is no exchange to hide."
 
@@ -74,14 +94,15 @@ EXPERT_OVERLAP_HAS_PAIRS = Rule(
     field="overlap/expert_parallel",
     reads=("expert_parallel", "pipeline_parallel", "virtual_pipeline", "recompute"),
     reason=(
-        "overlap of expert_parallel needs expert_parallel above 1, virtual_pipeline above 1 in a pipeline, 16 bits, "
-        "and no recompute of whole layers"
+        "overlap of expert_parallel needs expert_parallel above 1 and several experts on each rank, virtual_pipeline "
+        "above 1 in a pipeline, 16 bits, and no recompute of whole layers"
     ),
     breaches=(
         _of_experts(_has_no_exchange, _no_exchange),
         _of_experts(_has_plain_pipeline, _plain_pipeline),
         _of_experts(_recomputes_whole_layers, _whole_layers),
         _of_experts(_computes_in_fp32, _in_fp32),
+        _of_experts(_holds_one_expert, _one_expert),
     ),
 )
 

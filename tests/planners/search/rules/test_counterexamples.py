@@ -271,6 +271,15 @@ CASES = (
         numbers=("megatron", "bf16 or fp16"),
     ),
     Counterexample(
+        # Six ranks have one of six experts each.
+        rule="expert_overlap_has_pairs",
+        breach=4,
+        framework="megatron",
+        asked={"model": SIX_EXPERTS},
+        layout={"data_parallel": 6, "expert_parallel": 6, "expert_overlap": True},
+        numbers=("megatron", "expert_parallel 6"),
+    ),
+    Counterexample(
         rule="tensor_overlap_has_pieces",
         framework="megatron",
         asked={"layout": {"overlap": Overlap(tensor_parallel=True)}},
