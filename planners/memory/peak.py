@@ -80,15 +80,18 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
 def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return what each layout's worst stage takes at the least, by what every program holds at one of two moments.
 
-    As the loss is known, that is weights and states, what layers keep of micro-batches, and the logits; where some of
-    unlike layers are recomputed, the micro-batch at work is left out. A pipeline that gathers weights once has sums of
-    all gradients as it differentiates its last micro-batch, unless it lets its chunks' go one by one.
+    As the loss is known, that is weights and states, what layers keep of micro-batches, and the logits, of interleaved
+    stages either of these; where some of unlike layers are recomputed, the micro-batch at work is left out. A pipeline
+    that gathers weights once has sums of all gradients as it differentiates its last micro-batch, unless it lets its
+    chunks' go one by one.
     """
     asked, weights = question_of(layouts, job, deciding_stages), job.profile.weights
     rows, held, active = asked.rows, asked.held, asked.active
     is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(active.layers) == 1)
     others = np.maximum(rows.in_flight - 1.0, 0.0) * active.stage
-    least = others + np.where(is_known, active.stage, 0.0) + active.logits
+    kept = others + np.where(is_known, active.stage, 0.0)
+    # Of an interleaved pipeline fewer may wait as the loss is known than at the most.
+    least = np.where(layouts.virtual_pipeline > 1, np.maximum(kept, active.logits), kept + active.logits)
     if weights.gradients_always_resident:
         least = least + held.gradients
     if weights.pipelines_gather_once:

@@ -16,6 +16,7 @@ from plimsoll.planners.memory.peak import (
     NO,
     TIGHT,
     Needs,
+    least_bytes,
     memory_of,
     peak_bytes,
     verdicts,
@@ -382,3 +383,15 @@ def test_every_model_of_the_catalogue_has_an_account():
     for listed in catalogue().models:
         planned = memory("accelerate", model=describe_config(listed.config, name=listed.id), layout={"recompute": FULL})
         assert planned.items.parameters > 0
+
+
+def test_interleaved_stages_need_not_hold_logits_beside_the_most_that_waits():
+    # The last chunk is the head alone, and small layers wait before it.
+    model = small_llama(num_hidden_layers=6, vocab_size=50_257)
+    through = job(
+        "megatron", model=model, gpus=24, global_batch_size=120, sequence_length=2048,
+        layout={"pipeline_layout": "E|(t|)*2(tt|)*2L"},
+    )  # fmt: skip
+    degrees = {"data_parallel": 4, "tensor_parallel": 2, "pipeline_parallel": 3, "virtual_pipeline": 2}
+    layouts = one_layout(**degrees, zero_stage=1, micro_batch_size=5, sequence_parallel=True)
+    assert (least_bytes(layouts, through) <= peak_bytes(layouts, through)).all()
