@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.programs.choice import OUTSIDE_STEPS, prepared
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.stream_pools import GATHERED, REDUCED
@@ -46,10 +47,10 @@ class StepOfPieces(RecordedStep):
         self.changes.append(Change(source, 0, into=target))
         super().hand_over(source, target)
 
-    def _write(self, held: Held, change: int) -> None:
+    def _write(self, held: Held, change: FloatArray) -> None:
         super()._write(held, change)
         if change:
-            self.changes.append(Change(held, change))
+            self.changes.append(Change(held, int(change)))
 
 
 @dataclass(slots=True)

@@ -42,9 +42,11 @@ def job_overlap(asked: Overlap | None, stack: Overlaps) -> JobOverlap:
     def chosen(wanted: bool | None, choices: tuple[bool, ...]) -> bool:
         return choices[0] if wanted is None else wanted
 
+    gradients = chosen(asked.gradients, stack.gradients)
+    follows = stack.parameters_with_gradients and asked.parameters is None
     return JobOverlap(
-        gradients=chosen(asked.gradients, stack.gradients),
-        parameters=chosen(asked.parameters, stack.parameters),
+        gradients=gradients,
+        parameters=chosen(asked.parameters, stack.parameters) and (gradients or not follows),
         tensor_parallel=chosen(asked.tensor_parallel, stack.tensor_parallel),
         asks_tensor_parallel=bool(asked.tensor_parallel),
         expert_parallel=stack.expert_parallel if asked.expert_parallel is None else (asked.expert_parallel,),

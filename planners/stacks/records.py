@@ -294,7 +294,8 @@ class Capabilities:
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
     default first. `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
     stages from which these can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
-    divides, `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
+    divides, `state_dtypes_from` is the one from which gradients and states can have other dtypes than the stack's own,
+    `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
     trainers run on, with models beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an
     evaluation's logits, or empty.
     """
@@ -323,6 +324,7 @@ class Capabilities:
     gradient_compression: tuple[GradientCompression, ...]
     optimizers: tuple[str, ...]
     undivided_optimizers: tuple[str, ...]
+    state_dtypes_from: int
     optimizer_precisions: Mapping[str, tuple[str, ...]]
     companions: bool
     multi_token_prediction: bool
@@ -333,15 +335,17 @@ class Capabilities:
 class Overlaps:
     """Whether traffic hides behind computation: the choices that a stack offers, its default first.
 
-    With one choice a client cannot choose. `expert_parallel` may be the search's to choose. `tensor_parallel_kernels`
-    are those with which tensor-parallel traffic can be asked to hide, empty for all; asked for, it takes
-    `tensor_parallel_buffers` as large as a micro-batch's residual stream, undivided, `tensor_parallel_fp8_buffers` of
-    them in fp8 where products are, and `tensor_parallel_chunk_buffers` as large as a rank's part of that stream. How
-    much is hidden says the stack's `timing.toml`.
+    With one choice a client cannot choose. Where `parameters_with_gradients`, parameters hide only if gradients do.
+    `expert_parallel` may be the search's to choose. `tensor_parallel_kernels` are those with which tensor-parallel
+    traffic can be asked to hide, empty for all; asked for, it takes `tensor_parallel_buffers` as large as a
+    micro-batch's residual stream, undivided, `tensor_parallel_fp8_buffers` of them in fp8 where products are, and
+    `tensor_parallel_chunk_buffers` as large as a rank's part of that stream. How much is hidden says the stack's
+    `timing.toml`.
     """
 
     gradients: tuple[bool, ...]
     parameters: tuple[bool, ...]
+    parameters_with_gradients: bool
     tensor_parallel: tuple[bool, ...]
     tensor_parallel_kernels: tuple[str, ...]
     tensor_parallel_buffers: int

@@ -12,9 +12,11 @@ import numpy as np
 from plimsoll.planners.architecture import Part
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
+from plimsoll.planners.jobs.recompute_modules import MIXTURE
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks, paired_fraction
 from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.traffic import recomputed_share
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 FORWARD_EXCHANGES = 2
@@ -31,18 +33,14 @@ def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 
 def exchanges_per_layer(layouts: Candidates, job: Job) -> FloatArray:
-    """Return how often a layer's tokens are exchanged in a micro-batch; full recompute dispatches and combines again.
+    """Return how often a layer's tokens are exchanged in a micro-batch.
 
-    A recompute that keeps matrix products keeps what was exchanged too.
+    Full recompute dispatches and combines again, and so does that of whole mixtures; one that keeps matrix products
+    keeps what was exchanged too.
     """
-    again = FORWARD_EXCHANGES * recomputed_share(layouts, job)
-    return EXPERT_EXCHANGES_PER_LAYER + np.where(layouts.recompute == FULL, again, 0.0)
-
-
-def recomputed_share(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the part of a stage's layers that full recompute covers, of the mean stage."""
-    stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
-    return np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
+    of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
+    of_mixtures = (layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules)
+    return EXPERT_EXCHANGES_PER_LAYER + FORWARD_EXCHANGES * np.where(of_mixtures, 1.0, of_layers)
 
 
 def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD, MIXTURE
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray, hides_tensor_traffic
 from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
 from plimsoll.planners.plans import StageStep
@@ -26,7 +27,6 @@ from plimsoll.planners.timing.experts import (
     expert_seconds_per_layer,
     exposed_exchange_seconds,
     has_experts,
-    recomputed_share,
     tensor_traffic_multiple,
 )
 from plimsoll.planners.timing.rank_parameters import stage_parameters
@@ -35,6 +35,7 @@ from plimsoll.planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
     context_seconds_per_layer,
+    recomputed_share,
     tensor_parallel_seconds_per_layer,
 )
 
@@ -104,6 +105,11 @@ def stage_steps(
     of_kind = [_layer(part, one, job, hardware, efficiency, groups).seconds.item() for part in job.layers]
     held = stage_blocks(pipeline_of(one, 0, job))
     seconds = held.layers_of_kind @ of_kind + held.has_head * (head.forward + head.backward)
+    if job.multi_token is not None:
+        # Each further layer joins its inputs and has the head again.
+        joint = _joint(job.multi_token, one, job, hardware, efficiency, groups).seconds.item()
+        further = held.has_multi_token * job.model.multi_token_layers
+        seconds = seconds + further * (joint + head.forward + head.backward)
     seconds = seconds + _accumulation_seconds(one, job, hardware, efficiency)
     layers = held.layers_of_kind.sum(axis=1)
     return tuple(
@@ -155,7 +161,8 @@ def _layer(
     again = np.where(layouts.recompute == SELECTIVE, own.selective_recompute, 0.0)
     recompute = np.where(layouts.recompute == FULL, recomputed_share(layouts, job) * own.forward, again)
     exposed = 1.0 - np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
-    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed
+    feed_forward = MIXTURE if has_experts(part) else FEED_FORWARD
+    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups, feed_forward=feed_forward) * exposed
     exchange = to_experts = np.zeros(1)
     computed = own.forward + own.backward + recompute
     if has_experts(part):

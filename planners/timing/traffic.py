@@ -15,7 +15,17 @@ import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD
+from plimsoll.planners.layouts.candidates import (
+    ALL_LAYERS,
+    FULL,
+    SELECTIVE,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    once,
+)
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.timing.collectives import (
@@ -74,10 +84,23 @@ def tensor_parallel_message_bytes(layouts: Candidates, job: Job) -> FloatArray:
     return result
 
 
-def tensor_parallel_seconds_per_layer(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
-    """Return a layer's all-reduces of one micro-batch, those of a full recompute included."""
+def recomputed_share(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the part of a stage's layers that full recompute covers, of the mean stage."""
+    stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
+    return np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
+
+
+def tensor_parallel_seconds_per_layer(
+    layouts: Candidates, job: Job, groups: Groups, *, feed_forward: str = FEED_FORWARD
+) -> FloatArray:
+    """Return a layer's all-reduces of one micro-batch, those of recomputation included.
+
+    A layer that is computed again has both of its forward ones again, one whose `feed_forward` module is has its own.
+    """
     one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, job), groups.tensor)
-    again = np.where(layouts.recompute == FULL, ALL_REDUCES_PER_LAYER / 2, 0.0)
+    of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
+    of_modules = (layouts.recompute == SELECTIVE) & np.bool_(feed_forward in job.recompute_modules)
+    again = ALL_REDUCES_PER_LAYER / 2 * np.where(of_modules, 0.5, of_layers)
     result: FloatArray = one * (ALL_REDUCES_PER_LAYER + again)
     return result
 

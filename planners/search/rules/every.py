@@ -26,7 +26,11 @@ from plimsoll.planners.search.rules.experts import (
     EXPERTS_NEED_SEQUENCE_PARALLEL,
 )
 from plimsoll.planners.search.rules.listed_stages import PIPELINE_LAYOUT_LISTS_LAYERS
-from plimsoll.planners.search.rules.overlap import EXPERT_OVERLAP_HAS_PAIRS, TENSOR_OVERLAP_HAS_PIECES
+from plimsoll.planners.search.rules.overlap import (
+    EXPERT_OVERLAP_HAS_PAIRS,
+    PARAMETERS_HIDE_WITH_GRADIENTS,
+    TENSOR_OVERLAP_HAS_PIECES,
+)
 from plimsoll.planners.search.rules.pipelines import (
     INTERLEAVING_NEEDS_PIPELINE,
     PIPELINE_LAYOUT_DIVIDES,
@@ -43,6 +47,7 @@ from plimsoll.planners.search.rules.zero import (
     SHARD_GROUP_DIVIDES,
     SHARD_GROUP_HAS_RANKS,
     STAGE_DIVIDES_OPTIMIZER,
+    STATE_DTYPES_NEED_SHARDING,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -66,9 +71,11 @@ RULES: tuple[Rule, ...] = (
     EXPERT_SHARDS_EXIST,
     EXPERT_OVERLAP_HAS_PAIRS,
     TENSOR_OVERLAP_HAS_PIECES,
+    PARAMETERS_HIDE_WITH_GRADIENTS,
     OFFLOAD_NEEDS_SHARDING,
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     STAGE_DIVIDES_OPTIMIZER,
+    STATE_DTYPES_NEED_SHARDING,
     NVME_NEEDS_STAGE_THREE,
 )
 # What a request breaks whatever the stack and the layout.

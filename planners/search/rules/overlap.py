@@ -13,6 +13,8 @@ from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates
 from plimsoll.planners.layouts.experts import expert_counts, expert_tensor_ranks
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 
+# NVIDIA/Megatron-LM core_v0.16.1, core/transformer/transformer_config.py, __post_init__
+MOST_MULTI_TOKEN_LAYERS = 1
 EVERYWHERE: BoolArray = np.ones(1, dtype=bool)
 
 
@@ -67,6 +69,22 @@ def _one_expert(case: Case, job: Job) -> str:
     )
 
 
+def _predicts_too_much(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where layers for multi-token prediction are on the only stage, or are more than the schedule takes."""
+    further = job.model.multi_token_layers
+    if not further:
+        return NOWHERE
+    alone: BoolArray = (layouts.pipeline_parallel == 1) | np.bool_(further > MOST_MULTI_TOKEN_LAYERS)
+    return alone
+
+
+def _too_many_tokens(_case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name} runs overlap of expert_parallel with no more than {MOST_MULTI_TOKEN_LAYERS} layer for "
+        "multi-token prediction, in a pipeline."
+    )
+
+
 def _no_exchange(_case: Case, _job: Job) -> str:
     return "overlap of expert_parallel needs expert_parallel above 1: there is no exchange to hide."
 
@@ -95,7 +113,8 @@ EXPERT_OVERLAP_HAS_PAIRS = Rule(
     reads=("expert_parallel", "pipeline_parallel", "virtual_pipeline", "recompute"),
     reason=(
         "overlap of expert_parallel needs expert_parallel above 1 and several experts on each rank, virtual_pipeline "
-        "above 1 in a pipeline, 16 bits, and no recompute of whole layers"
+        "above 1 in a pipeline, 16 bits, no recompute of whole layers, and one layer at the most for multi-token "
+        "prediction, in a pipeline"
     ),
     breaches=(
         _of_experts(_has_no_exchange, _no_exchange),
@@ -103,6 +122,7 @@ EXPERT_OVERLAP_HAS_PAIRS = Rule(
         _of_experts(_recomputes_whole_layers, _whole_layers),
         _of_experts(_computes_in_fp32, _in_fp32),
         _of_experts(_holds_one_expert, _one_expert),
+        _of_experts(_predicts_too_much, _too_many_tokens),
     ),
 )
 
@@ -148,4 +168,24 @@ TENSOR_OVERLAP_HAS_PIECES = Rule(
         Breach(where=_leaves_sequence_whole, words=_whole_sequence),
         Breach(where=_lacks_kernels, words=_other_kernels),
     ),
+)
+
+
+def _hides_parameters_alone(_layouts: Candidates, job: Job) -> BoolArray:
+    """Return where the gathering of parameters is to hide and the reduction of gradients is not."""
+    needs = job.profile.overlap.parameters_with_gradients
+    return EVERYWHERE if needs and job.overlap.parameters and not job.overlap.gradients else NOWHERE
+
+
+def _parameters_alone(_case: Case, job: Job) -> str:
+    return f"{job.profile.name} hides the gathering of parameters only where it hides the reduction of gradients."
+
+
+# NVIDIA/Megatron-LM core_v0.16.1, training/arguments.py: --overlap-param-gather needs --overlap-grad-reduce.
+PARAMETERS_HIDE_WITH_GRADIENTS = Rule(
+    name="parameters_hide_with_gradients",
+    field="overlap/parameters",
+    reads=("zero_stage",),
+    reason="overlap of parameters needs overlap of gradients",
+    breaches=(Breach(where=_hides_parameters_alone, words=_parameters_alone),),
 )

@@ -145,6 +145,31 @@ STAGE_DIVIDES_OPTIMIZER = Rule(
 )
 
 
+def _narrows_undivided_states(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where gradients or states are asked for in dtypes that the stack has for a sharded optimizer alone."""
+    usual, least = job.profile.states[job.precision.name], job.profile.can.state_dtypes_from
+    is_usual = (job.states.gradient, job.states.moment) == (usual.gradient, usual.moment)
+    return NOWHERE if is_usual else layouts.zero_stage < least
+
+
+def _undivided_dtypes(case: Case, job: Job) -> str:
+    name, least = job.profile.name, job.profile.can.state_dtypes_from
+    if least > max(job.profile.can.zero_stages):
+        return f"With {name}, optimizer {job.optimizer.name} has no gradient_dtype and optimizer_state_dtype to choose."
+    return (
+        f"With {name}, gradient_dtype and optimizer_state_dtype need zero_stage {least}, not {case.layout.zero_stage}."
+    )
+
+
+STATE_DTYPES_NEED_SHARDING = Rule(
+    name="state_dtypes_need_sharding",
+    field="zero_stage",
+    reads=("zero_stage",),
+    reason="the stack has other dtypes of gradients and states for its sharded optimizer alone",
+    breaches=(Breach(where=_narrows_undivided_states, words=_undivided_dtypes),),
+)
+
+
 def _swaps_below_stage_three(layouts: Candidates, job: Job) -> BoolArray:
     """Return where NVMe is used below ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
     if job.offload_target != NVME:

@@ -280,6 +280,21 @@ CASES = (
         numbers=("megatron", "expert_parallel 6"),
     ),
     Counterexample(
+        rule="expert_overlap_has_pairs",
+        breach=5,
+        framework="megatron",
+        asked={"model": EXPERTS, "multi_token_prediction": 1},
+        layout={"data_parallel": 2, "expert_parallel": 2, "expert_overlap": True},
+        numbers=("megatron", "1 layer", "in a pipeline"),
+    ),
+    Counterexample(
+        rule="parameters_hide_with_gradients",
+        framework="megatron",
+        asked={"layout": {"overlap": Overlap(gradients=False, parameters=True)}},
+        layout={"data_parallel": 2, "zero_stage": 1},
+        numbers=("megatron", "reduction of gradients"),
+    ),
+    Counterexample(
         rule="tensor_overlap_has_pieces",
         framework="megatron",
         asked={"layout": {"overlap": Overlap(tensor_parallel=True)}},
@@ -328,6 +343,13 @@ CASES = (
         asked={"optimizer": "sgd-momentum"},
         layout={"data_parallel": 2, "zero_stage": 1},
         numbers=("megatron", "sgd-momentum", "zero_stage 0", "not 1"),
+    ),
+    Counterexample(
+        rule="state_dtypes_need_sharding",
+        framework="megatron",
+        asked={"optimizer_state_dtype": "bf16"},
+        layout={"data_parallel": 2, "zero_stage": 0},
+        numbers=("megatron", "zero_stage 1", "not 0"),
     ),
     Counterexample(
         rule="nvme_needs_stage_three",
