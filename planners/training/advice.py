@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, Protocol
@@ -51,16 +52,19 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
     gpus = answer.plan.layout.gpus
     pinned = replace(on_gpus(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     yield from _offered(host_memory(pinned, answer.plan.memory), question, answer, best)
-    first = None
+    first, fastest = None, math.inf
     unchanged = itertools.chain(_off_the_host(pinned, answer), keeping_the_result(pinned))
     for first in _offered(unchanged, question, answer, best):
+        fastest = min(fastest, first.step_seconds)
         yield first
     if first is None:
         # No one of them will do alone.
         for first in _offered(together(pinned), question, answer, best):
             yield first
     for first in _offered(changing_more(question, pinned, answer), question, answer, best):
-        yield first
+        # Nobody buys GPUs that take longer than a change that costs nothing.
+        if not (_buys(first, gpus) and first.step_seconds >= fastest):
+            yield first
     if first is None:
         yield from _offered(together_with_more(question, pinned, answer), question, answer, best)
 
@@ -91,13 +95,19 @@ def _offered(
         if change.kind == "framework" and changed.layout.framework == asked.framework:
             continue
         is_slower = changed.step_seconds >= answer.plan.step.seconds
-        if rank == OFFLOADED_RANK and is_slower and any(field.startswith("hardware.") for field in change.change):
+        if rank == OFFLOADED_RANK and is_slower and _buys(change, answer.plan.layout.gpus):
             # Nobody buys GPUs that take longer than the host does.
             continue
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
             lora = changed if change.kind == "lora" else lora
             yield _offer(change, changed, answer, asked)
+
+
+def _buys(change: Change | Advice, gpus: int) -> bool:
+    """Return whether a change needs other GPUs, or more of them than these."""
+    wanted = change.change.get("hardware.gpus", 0)
+    return "hardware.gpu" in change.change or not isinstance(wanted, int) or wanted > gpus
 
 
 def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
@@ -142,6 +152,7 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer, asked: 
         "framework": layout.framework,
         "layout.tensor_parallel": layout.tensor_parallel,
         "layout.pipeline_parallel": layout.pipeline_parallel,
+        "layout.pipeline_layout": layout.pipeline_layout,
         "training.micro_batch_size": layout.micro_batch_size,
         "training.recompute": layout.recompute_asked,
         "training.fused_cross_entropy": layout.fused_cross_entropy,

@@ -190,8 +190,21 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
             yield Change(
                 kind=field, change={f"layout.{field}": None}, question=replace(question, layout=freed), reason=reason
             )
-    if request != LayoutRequest():
+    if request.pipeline_layout is not None:
+        yield Change(
+            kind="pipeline_layout",
+            change={"layout.pipeline_layout": None},
+            question=replace(question, layout=replace(request, pipeline_layout=None)),
+            reason="Stages that are divided otherwise have room.",
+        )
+    kept = LayoutRequest(offload=request.offload, offload_target=request.offload_target)
+    if request.offload is not None and request != kept:
+        fields = {"offload": request.offload, "offload_target": request.offload_target}
+        shown = {name: value for name, value in fields.items() if value is not None}
         reason = "With no degree fixed, the search finds a layout that fits."
+        yield Change(kind="layout", change={"layout": shown}, question=replace(question, layout=kept), reason=reason)
+    if request != LayoutRequest():
+        reason = "With nothing of the layout fixed, the search finds one that fits."
         changed = replace(question, layout=LayoutRequest())
         yield Change(kind="layout", change={"layout": {}}, question=changed, reason=reason)
     if question.framework != "any":

@@ -13,6 +13,8 @@ from plimsoll.planners.training.changes import changing_more, keeping_the_result
 from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import LLAMA_3_70B, hardware, llama, question
 
+LONG_FIRST_STAGE = "Et*26|(t*6|)*11t*7|t*7|t*8|t*12L"
+
 
 def changes(asked) -> list[str]:
     return [next(iter(advice.change)) for advice in plan_training(asked).advice]
@@ -257,6 +259,18 @@ def test_no_gpus_are_offered_that_take_longer_than_states_on_the_host():
     assert {field for each in bought for field in each.change} >= {"hardware.gpus"}
 
 
+@pytest.mark.slow
+def test_stages_that_no_gpu_has_room_for_are_divided_otherwise_before_anything_is_bought():
+    largest = describe_config(catalogue().model("meta-llama/Llama-3.1-405B").config, name="meta-llama/Llama-3.1-405B")
+    # 26 of 126 layers on the first of 16 stages; without them all fits.
+    layout = {"pipeline_parallel": 16, "tensor_parallel": 8, "pipeline_layout": LONG_FIRST_STAGE, "offload": "none"}
+    asked = question(model=largest, gpus=128, global_batch_size=96, framework="megatron", layout=layout)
+    offers = plan_training(asked).advice
+    assert list(offers[0].change) == ["layout.pipeline_layout"]
+    assert offers[1].change == {"layout": {"offload": "none"}}
+    assert not any(field.startswith("hardware.") for each in offers for field in each.change)
+
+
 def test_no_host_memory_is_offered_to_what_lacks_none():
     assert "hardware.host_memory_bytes" not in changes(question(framework="ddp", gpus=8))
 
@@ -340,11 +354,15 @@ def test_a_job_that_fits_on_fewer_gpus_alone_is_advised_those_too():
     model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
     even = {"pipeline_layout": "even"}
     asked = question(model=model, framework="megatron", gpus=512, global_batch_size=2048, layout=even)
-    offers = [offer for offer in plan_training(asked).advice if "hardware.gpus" in offer.change]
-    fewer, more = offers
-    assert fewer.change["hardware.gpus"] < 512 < more.change["hardware.gpus"]
+    offers = plan_training(asked).advice
+    free = next(offer for offer in offers if "layout.pipeline_layout" in offer.change)
+    fewer, *more = [offer for offer in offers if "hardware.gpus" in offer.change]
+    assert fewer.change["hardware.gpus"] < 512
     assert fewer.reason.startswith("The job fits on fewer GPUs: this is the smallest number tried from 256 on.")
-    assert more.reason.startswith("The next larger number of GPUs tried on which the job fits.")
+    for offer in more:
+        assert offer.change["hardware.gpus"] > 512
+        assert offer.step_seconds < free.step_seconds
+        assert offer.reason.startswith("The next larger number of GPUs tried on which the job fits.")
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
