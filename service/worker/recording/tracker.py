@@ -110,11 +110,12 @@ class StorageTracker(TorchDispatchMode):
         origin: str | None = None,
         *,
         device: torch.device | None = None,
+        on_host: bool = False,
     ) -> None:
         """Say what a storage is for, recording it if it is new; a fake tensor's storage does not know its device."""
         entry = self._live.get(storage._cdata)
         if entry is None:
-            self._record(storage, kind, origin or kind.value, device)
+            self._record(storage, kind, origin or kind.value, on_host=on_host or is_host(device))
             return
         entry[0].kind = kind
         if origin is not None:
@@ -156,7 +157,7 @@ class StorageTracker(TorchDispatchMode):
             self._take_over(storage, args[0])
         elif entry is None:
             kind = Kind.CAST_PARAMETER if func is CAST and self._is_parameter(args[0]) else self._kind_of(tensor)
-            self._record(storage, kind, func._schema.name, tensor.device)
+            self._record(storage, kind, func._schema.name, on_host=is_host(tensor.device))
         elif entry[0].requested_bytes != storage.nbytes():
             self._resized(storage)
 
@@ -196,12 +197,10 @@ class StorageTracker(TorchDispatchMode):
                 return Kind.LOGITS
         return KIND_OF_PHASE.get(self._phase, Kind.FORWARD_ACTIVATION)
 
-    def _record(
-        self, storage: torch.UntypedStorage, kind: Kind, origin: str, device: torch.device | None = None
-    ) -> None:
+    def _record(self, storage: torch.UntypedStorage, kind: Kind, origin: str, *, on_host: bool) -> None:
         address = storage._cdata
         piece = self.ledger.allocate(
-            storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current, on_host=is_host(device)
+            storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current, on_host=on_host
         )
         self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 

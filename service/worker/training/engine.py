@@ -22,12 +22,16 @@ class Making(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A storage that a stack's own code holds from its making on: what it is for, and on which device it lies."""
+    """A storage that a stack's own code holds from its making on: what it is for, and on which device it lies.
+
+    `on_host` says that it was made inside `on_host()`, which its device does not tell.
+    """
 
     name: str
     storage: torch.UntypedStorage
     kind: Kind
     device: torch.device
+    on_host: bool = False
 
 
 class Objective(Protocol):

@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from plimsoll.service.worker.recording.host_memory import is_host
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.tracker import META
 from plimsoll.service.worker.training.engine import Making, Standing
@@ -39,12 +40,12 @@ class ScalarsOfFakeTensors(TorchDispatchMode):
 
 
 class MadeStorages(TorchDispatchMode):
-    """Remembers every storage that operations make within the block, by the name that all of them are given."""
+    """Remembers every storage that operations make within the block, and where, by the name that all are given."""
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._name = name
-        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device]] = {}
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], torch.device, bool]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -58,14 +59,14 @@ class MadeStorages(TorchDispatchMode):
         known = self._storages.get(storage._cdata)
         if known is None or known[0]() is not storage:
             self._storages.pop(storage._cdata, None)
-            self._storages[storage._cdata] = (weakref.ref(storage), device)
+            self._storages[storage._cdata] = (weakref.ref(storage), device, is_host(device))
 
     def living(self) -> Iterator[Standing]:
         """Yield the storages that something still holds, as buffers until more is known of them."""
-        for reference, device in self._storages.values():
+        for reference, device, is_there in self._storages.values():
             storage = reference()
             if storage is not None:
-                yield Standing(name=self._name, storage=storage, kind=Kind.BUFFER, device=device)
+                yield Standing(name=self._name, storage=storage, kind=Kind.BUFFER, device=device, on_host=is_there)
 
 
 def all_standing(name: str, held: Any, kind: Kind) -> Iterator[Standing]:

@@ -36,7 +36,7 @@ def trace_own_steps(job: TraceJob, stack: Stack, report: Report, stage: Pipeline
             tracker = StorageTracker(ledger, clock, logit_shapes=rank.logit_shapes, summed_shapes=rank.summed_shapes)
             ledger.mark(0, STATES)
             for part in rank.standing():
-                tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
+                tracker.label_storage(part.storage, part.kind, part.name, device=part.device, on_host=part.on_host)
             layers = marking_layers(rank.layers_of_chunks, job.chunks_of(stage), ledger.mark_layer)
             gradients = labelling_gradients(rank.learning, tracker)
             with tracker.watching(), gradients, rank.attached(tracker.making), layers:

@@ -144,7 +144,7 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     if rank.engine is not None:
         for part in rank.engine.standing():
-            tracker.label_storage(part.storage, part.kind, part.name, device=part.device)
+            tracker.label_storage(part.storage, part.kind, part.name, device=part.device, on_host=part.on_host)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)

@@ -44,7 +44,8 @@ STACK = Stack(
         ),
         offload=(
             "fp32 copies of parameters and gradients, and the moments, lie on the host, as Megatron-Core's "
-            "HybridDeviceOptimizer has them."
+            "HybridDeviceOptimizer has them. As it is made, whole parameters are copied to the host too, 4 bytes of "
+            "each, until Python's garbage collector comes by: host_bytes are those after."
         ),
         kernels="Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.",
         kernels_on_device=(

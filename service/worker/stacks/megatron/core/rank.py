@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ import torch
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
-from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.patches import replaced
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
@@ -49,6 +49,9 @@ class MegatronRank:
             self._chunks = _wrapped(job, self._config, _models(job, self._config, stage))
             self._optimizer = _optimizer(job, self._chunks)
             self._batch = _batch(job)
+        if job.states_on_host:
+            # Copies of whole parameters, of a first hybrid optimizer, which only the garbage collector frees.
+            gc.collect()
         self._settle()
 
     def _settle(self) -> None:
@@ -84,10 +87,9 @@ class MegatronRank:
 
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
-        with on_host():  # before all that was made is taken for the device's
-            for copy in self._copies_on_host():
-                yield from all_standing("fp32 copy", copy, Kind.OPTIMIZER_STATE)
         yield from self._made.living()
+        for copy in self._copies_on_host():
+            yield from all_standing("fp32 copy", copy, Kind.OPTIMIZER_STATE)
         for chunk in self._chunks:
             for name, parameter in chunk.named_parameters():
                 yield from all_standing(name, parameter.data, Kind.PARAMETER)

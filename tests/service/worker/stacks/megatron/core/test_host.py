@@ -2,7 +2,9 @@
 
 import pytest
 
+from benchmarks.random_plans.planning import chosen_layout, planned_memory, proof_request, read_request
 from plimsoll.planners.families import describe_config
+from plimsoll.service.worker.proofs.task import run
 from plimsoll.service.worker.recording.ledger import Kind
 from tests.planners.training_cases import asked
 from tests.service.worker.cases import config, requested_bytes, traced_once
@@ -55,3 +57,40 @@ def test_the_device_has_parameters_and_gradients_as_without_and_no_states():
         assert requested_bytes(there, kind) == requested_bytes(here, kind)
     assert requested_bytes(there, Kind.OPTIMIZER_STATE) == 0
     assert requested_bytes(there, Kind.OPTIMIZER_TEMPORARY) < SMALL_BYTES
+
+
+def proved(layout, **training):
+    """Return the proof of a plan with states on the host, asked as the service asks a worker."""
+    body = {
+        "model": {"config": config(vocab_size=2000, hidden_size=256, intermediate_size=704, num_hidden_layers=4)},
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},
+        "training": {"sequence_length": 128, "global_batch_size": 8, "micro_batch_size": 1, **training},
+        "framework": "megatron",
+        "layout": {"offload": "optimizer", **layout},
+    }
+    question = read_request(body)
+    chosen = chosen_layout(question)
+    memory = planned_memory(question, chosen)
+    return run(proof_request(question, chosen, memory) | {"device": {"on": "any"}}, lambda *_progress: None)
+
+
+@pytest.mark.parametrize(
+    ("layout", "training"),
+    [
+        ({"data_parallel": 4}, {"recompute": "none"}),
+        ({"data_parallel": 2, "pipeline_parallel": 2}, {"recompute": "full"}),
+    ],
+    ids=["four ranks", "two stages, recomputed"],
+)
+def test_a_plan_agrees(layout, training):
+    result = proved(layout, **training)
+    assert result["verdict"] == "consistent"  # shapes stand in for kernels
+    assert abs(result["relative_error"]) < 0.01
+    assert result["measured"]["items"]["optimizer"] == 0
+
+
+def test_copies_that_are_made_before_the_first_step_are_never_the_device_s():
+    ledger = traced(data_parallel=4)
+    first, *_others, last = ledger.phase_ranges()
+    assert ledger.peak(*first[1:]).allocated_bytes < ledger.peak(*last[1:]).allocated_bytes
+    assert first[0].phase == "states"
