@@ -119,6 +119,8 @@ def test_megatrons_degrees_are_refused_where_its_assertions_fail_and_nowhere_els
         job["layers"] % job["stages"] == 0,
         job["experts"] % job["expert"] == 0,
         ranks % replica == 0,
+        # Each expert is cut as the layers are (core/parallel_state.py, expert_tensor_parallel_size).
+        ranks % (replica * job["expert"]) == 0,
         ranks % replica or job["batch"] % (ranks // replica) == 0,
     ]
     found = refusal(reviewed("Job", MEGATRON.format(**job), gpus=8, pods=job["nodes"]))

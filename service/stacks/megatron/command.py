@@ -11,15 +11,19 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, MODULES
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.stacks.megatron.experts import why_experts_are_not_read, why_their_division_is_not_planned
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
 from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
 from plimsoll.service.stacks.megatron.states import told_states
+from plimsoll.service.stacks.megatron.told_model import told_config
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
 from plimsoll.service.workloads.commands.flags import option, options_unseen, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 
+FRAMEWORK = "megatron"
 # The table's two flags that say whose arguments these are.
 MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
 NEEDED = ("layers", "hidden", "heads", "sequence_length", "micro_batch_size", "vocabulary")
@@ -32,7 +36,7 @@ DECISIVE = frozenset({
     "--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--deepspeed",
     "--deepspeed-config", "--zero-stage", "--cpu-optimizer", "--use-checkpoint-args", "--yaml-cfg", "--spec",
     "--multi-latent-attention", "--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model",
-    "--encoder-num-layers", "--heterogeneous-layers-config-path", "--expert-tensor-parallel-size", "--moe-layer-freq",
+    "--encoder-num-layers", "--heterogeneous-layers-config-path",
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
@@ -81,6 +85,9 @@ def _megatron_launch(job: Job) -> Read:
     broken = broken_rules(values, others, None if job.ranks is None else gpus)
     if broken:
         return CannotRun(program=program, reason="; ".join(broken))
+    unread = why_experts_are_not_read(values, others)
+    if unread is not None:
+        return NotRead(reason=unread)
     degrees = {name: int(values.get(name, 1)) for name in DEGREES}
     model_ranks = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees["context_parallel"]
     if min(degrees.values()) < 1 or gpus % model_ranks:
@@ -90,12 +97,16 @@ def _megatron_launch(job: Job) -> Read:
     except InvalidQuestion as error:
         return NotRead(reason=f"{option(FLAGS, 'listed_stages')} is not planned: {error.detail}")
     data_parallel, states = gpus // model_ranks, told_states(values)
+    replicas = data_parallel * degrees["context_parallel"]
+    otherwise = why_their_division_is_not_planned(values, load_profile(FRAMEWORK), replicas)
+    if otherwise is not None:
+        return NotRead(reason=otherwise)
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
         program=program,
         kind="train",
         request={
-            "model": {"config": _config(values)},
+            "model": {"config": told_config(values)},
             "training": {
                 "precision": _precision(values),
                 "optimizer": OPTIMIZERS_BY_NAME[optimizer],
@@ -115,7 +126,7 @@ def _megatron_launch(job: Job) -> Read:
                 "overlap": _overlap(values, degrees),
                 **states.layout,
             },
-            "framework": "megatron",
+            "framework": FRAMEWORK,
         },
         memory_saving=tuple(sorted({*(MEMORY_SAVING & others), *states.memory_saving})),
     )
@@ -132,42 +143,6 @@ def _pipeline(values: Values, others: Collection[str], pipeline_parallel: int) -
     if pipeline_parallel > 1 and not divides_otherwise(others):
         part["pipeline_layout"] = told_layout(values)
     return part
-
-
-def _config(values: Values) -> dict[str, Any]:
-    """Return the model as a `config.json`: Llama-like where the MLP is gated, GPT-like where it is not."""
-    hidden, heads = int(values["hidden"]), int(values["heads"])
-    if not values.get("is_gated"):
-        return {
-            "model_type": "gpt2",
-            "n_embd": hidden,
-            "n_layer": values["layers"],
-            "n_head": heads,
-            "n_inner": values.get("intermediate", 4 * hidden),
-            "n_positions": values.get("positions", values["sequence_length"]),
-            "vocab_size": values["vocabulary"],
-        }
-    config = {
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "num_hidden_layers": values["layers"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": values.get("query_groups", heads),
-        "head_dim": values.get("head_dim", hidden // max(heads, 1)),
-        # Megatron's default for a gated MLP: two thirds of 4 x hidden, rounded down to a multiple of 64.
-        "intermediate_size": values.get("intermediate", (4 * hidden * 2 // 3) // 64 * 64),
-        "vocab_size": values["vocabulary"],
-        "max_position_embeddings": values.get("positions", values["sequence_length"]),
-        "tie_word_embeddings": not values.get("is_untied"),
-    }
-    if values.get("experts"):
-        config |= {
-            "model_type": "mixtral",
-            "num_local_experts": values["experts"],
-            "num_experts_per_tok": values.get("experts_per_token", 2),
-            "intermediate_size": values.get("expert_intermediate", config["intermediate_size"]),
-        }
-    return config
 
 
 def _precision(values: Values) -> str:

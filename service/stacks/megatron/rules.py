@@ -12,6 +12,7 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
+from plimsoll.service.stacks.megatron.experts import told_expert_tensor
 from plimsoll.service.stacks.megatron.pipelines import counted_blocks, virtual_stages
 from plimsoll.service.stacks.megatron.states import broken_rules_of_states
 from plimsoll.service.workloads.commands.divisors import divisors_text
@@ -152,6 +153,12 @@ def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[s
     if not of_replica or ranks % of_replica:
         named = f"tensor {tensor} x pipeline {stages} x context {context} = {of_replica}"
         yield f"its degrees ({named} ranks a replica) do not divide its {ranks} processes"
+        return
+    of_experts = stages * _degree(values, "expert_parallel") * told_expert_tensor(values)
+    if values.get("experts") and of_experts and ranks % of_experts:
+        named = f"expert {_degree(values, 'expert_parallel')} x expert-tensor {told_expert_tensor(values)}"
+        named += f" x pipeline {stages} = {of_experts}"
+        yield f"its experts' degrees ({named} ranks) do not divide its {ranks} processes"
         return
     replicas, micro, batch = ranks // of_replica, int(values["micro_batch_size"]), values.get("global_batch_size")
     if batch is not None and micro and int(batch) % (micro * replicas) and not VARYING_BATCH & set(others):

@@ -37,7 +37,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 RUNS = {run.slug: run for run in famous_runs()}
 TORCHTITAN = importlib.util.find_spec("torchtitan")
-DEGREES = ("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel")
+DEGREES = (
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_pipeline",
+    "context_parallel",
+    "expert_parallel",
+)
 
 
 @functools.cache
@@ -87,9 +94,6 @@ def test_megatron_core_accepts_the_arguments_and_they_are_read_back_as_the_plan(
         layout, accepted = given.layout, read_by_megatron_core(given)
         sizes = (accepted.tensor_model_parallel_size, accepted.pipeline_model_parallel_size, accepted.num_layers)
         assert sizes == (layout.tensor_parallel, layout.pipeline_parallel, given.question.model.num_layers), slug
-        if accepted.num_moe_experts is not None:
-            # How experts are divided is not read of a command.
-            continue
         read = read_back(given)
         assert {name: read["layout"].get(name, 1) for name in DEGREES} == {
             name: getattr(layout, name) for name in DEGREES
