@@ -14,6 +14,7 @@ from plimsoll.service.worker.proofs.device.clock import step_seconds
 from plimsoll.service.worker.proofs.device.processes import run_ranks
 from plimsoll.service.worker.proofs.device.running import run_rank
 from plimsoll.service.worker.proofs.device.where import Ranks, ranks_to_run
+from plimsoll.service.worker.proofs.planned_stage import predicted_of_stage
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.notes import step_notes, traced_with
 from plimsoll.service.worker.proofs.verdict import (
@@ -24,7 +25,6 @@ from plimsoll.service.worker.proofs.verdict import (
     relative_error,
     verdict,
 )
-from plimsoll.service.worker.recording.ledger import ITEMS
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.rank import process_group_of
 from plimsoll.service.worker.training.steady import TRACE_STAGES
@@ -82,24 +82,21 @@ def device_result(
     accounts: list[dict[str, Any]],
     plan: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what the fullest rank took, beside what the plan predicted."""
+    """Return what the fullest rank took, beside what the plan predicted of its stage."""
     memory = plan["memory"]
     worst = max(accounts, key=lambda account: (account["out_of_memory"] is not None, int(account["peak_bytes"])))
-    predicted_bytes, measured_bytes = int(memory["allocated_bytes"]), int(worst["peak_bytes"])
+    predicted, measured_bytes = predicted_of_stage(memory, worst["stage"]), int(worst["peak_bytes"])
     failure = worst["out_of_memory"]
     measured_names = ("peak_bytes", "reserved_bytes", "items", "kinds")
     return {
         "level": "device",
         "rank": worst["rank"],
-        "predicted": {
-            "peak_bytes": predicted_bytes,
-            "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
-        },
+        "predicted": predicted,
         "measured": {
             **{name: worst[name] for name in measured_names},
             **{name: value for name, value in worst.items() if name in ("statistics", "nvml", "card")},
         },
-        "relative_error": relative_error(predicted_bytes, measured_bytes) if failure is None else None,
+        "relative_error": relative_error(predicted["peak_bytes"], measured_bytes) if failure is None else None,
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": device.name,
         "environment": environment(device),

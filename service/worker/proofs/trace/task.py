@@ -9,6 +9,7 @@ from typing import Any
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.stack import Stack
 from plimsoll.service.worker.jobs.states import traces_own_code
+from plimsoll.service.worker.proofs.planned_stage import predicted_of_stage
 from plimsoll.service.worker.proofs.refusals.every import proved_job
 from plimsoll.service.worker.proofs.trace.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from plimsoll.service.worker.proofs.trace.layer_sampling import StageTrace, sampling_notes, trace_stage
@@ -18,7 +19,6 @@ from plimsoll.service.worker.proofs.trace.notes import step_notes, traced_with
 from plimsoll.service.worker.proofs.verdict import TOLERANCE_FRACTION, relative_error, verdict
 from plimsoll.service.worker.recording.allocator import replay
 from plimsoll.service.worker.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from plimsoll.service.worker.recording.ledger import ITEMS
 from plimsoll.service.worker.tasks import Report
 from plimsoll.service.worker.training.steady import TRACE_STAGES
 
@@ -54,14 +54,15 @@ def _stage_report(report: Report, job: TraceJob, index: int) -> Report:
 
 
 def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the worst stage's ledger shows, beside what the plan's `memory` predicted.
+    """Return what the worst stage's ledger shows, beside what the plan's `memory` predicted of that stage.
 
-    Both are the allocator's live bytes; the reserved ones come from the replay.
+    Both are the allocator's live bytes; the reserved ones come from the replay. The verdict is on what the plan says
+    of its own worst stage, which is what it promises.
     """
     worst = max(traces, key=lambda trace: trace.ledger.peak().allocated_bytes)
     ledger = worst.ledger
     peak = ledger.peak()
-    predicted_bytes = int(memory["allocated_bytes"])
+    predicted = predicted_of_stage(memory, worst.stage.number)
     fixed, expandable = replay(ledger.events), replay(ledger.events, expandable_segments=True)
     step, phase = phase_at(ledger, peak.event)
     items = peak.bytes_by_item()
@@ -69,8 +70,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "level": "trace",
         "rank": worst.stage.number * job.data_parallel * job.context_parallel * job.tensor_parallel,
         "predicted": {
-            "peak_bytes": predicted_bytes,
-            "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
+            **predicted,
             **planned_host_bytes(job, memory),
         },
         "measured": {
@@ -81,12 +81,12 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
             "kinds": peak.bytes_by_kind(),
             **traced_host_bytes(job, [trace.ledger for trace in traces]),
         },
-        "relative_error": relative_error(predicted_bytes, peak.allocated_bytes),
+        "relative_error": relative_error(predicted["peak_bytes"], peak.allocated_bytes),
         "tolerance_fraction": TOLERANCE_FRACTION,
         "device": "cpu (fake tensors, no data)",
         "traced_with": traced_with(job, stack, on_device=False),
         "verdict": verdict(
-            predicted_bytes=predicted_bytes,
+            predicted_bytes=int(memory["allocated_bytes"]),
             measured_bytes=peak.allocated_bytes,
             ran_own_code=traces_own_code(job, stack),
             runtime_bytes=int(memory["items"].get("runtime", 0)),
