@@ -11,6 +11,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 
 POINTER = "/layout/pipeline_layout"
 MOST_BLOCKS = 16_384  # of a list that is written out
+MOST_DIGITS = 5  # of how many times blocks are repeated
 EMBEDDING, NORM, HEAD = "tok_embeddings", "norm", "output"
 
 
@@ -62,9 +63,12 @@ def _check_multi_token(stages: list[str], seen: str) -> None:
 def _spread(text: str) -> str:
     """Return a list with its repetitions written out."""
     plain = re.sub(r"[,\s]", "", text)
-    for pattern in (r"\(([^()]+)\)\*(\d{1,5})", r"([^*()])\*(\d{1,5})"):
-        grown = sum(len(match[1]) * int(match[2]) for match in re.finditer(pattern, plain))
-        if grown > MOST_BLOCKS:
+    for pattern in (r"\(([^()]+)\)\*(\d+)", r"([^*()])\*(\d+)"):
+        times = [(len(match[1]), match[2]) for match in re.finditer(pattern, plain)]
+        large = next((digits for _, digits in times if len(digits) > MOST_DIGITS), None)
+        if large is not None:
+            raise _invalid(f"*{large[:40]} is too large: a list has at most {MOST_BLOCKS:,} blocks.")
+        if sum(blocks * int(digits) for blocks, digits in times) > MOST_BLOCKS:
             raise _invalid(f"it has more than {MOST_BLOCKS:,} blocks; repeat less.")
         plain = re.sub(pattern, lambda match: match[1] * int(match[2]), plain)
     return plain

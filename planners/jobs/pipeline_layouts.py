@@ -138,13 +138,9 @@ def read_pipeline_layout(text: str) -> PipelineLayout:
     wanted = text.strip()
     if wanted in NAMED:
         return named(wanted)
-    ends = re.fullmatch(r"first=(\d{1,5})(?:,\s*last=(\d{1,5}))?|last=(\d{1,5})", wanted)
-    if ends is not None:
-        first, last = (None if count is None else int(count) for count in (ends[1], ends[2] or ends[3]))
-        return PipelineLayout(form=ENDS, first=first, last=last)
-    less = re.fullmatch(r"first-less=(\d{1,5}),\s*last-less=(\d{1,5})", wanted)
-    if less is not None:
-        return PipelineLayout(form=FEWER_AT_ENDS, first=int(less[1]), last=int(less[2]))
+    of_ends = _of_ends(wanted)
+    if of_ends is not None:
+        return of_ends
     if wanted.startswith("["):
         return PipelineLayout(form=LISTED, layers=layers_of_modules(wanted))
     if re.search(r"[|*]", wanted) or re.fullmatch(r"[EtmL,()\s]+", wanted):
@@ -156,6 +152,22 @@ def read_pipeline_layout(text: str) -> PipelineLayout:
         "multi-token prediction, L head and loss, | the next stage) or of modules.",
         pointer=POINTER,
     )
+
+
+def _of_ends(text: str) -> PipelineLayout | None:
+    """Return the way of a text that says layers of the first and last stage, in either order, or None."""
+    pairs = [re.fullmatch(r"\s*(first|last)(-less)?=(\d{1,5})", part) for part in text.split(",")]
+    if None in pairs:
+        return None
+    counts = {pair[1]: int(pair[3]) for pair in pairs if pair is not None}
+    are_fewer = {pair[2] is not None for pair in pairs if pair is not None}
+    if len(counts) != len(pairs) or len(are_fewer) != 1:
+        return None
+    if are_fewer == {False}:
+        return PipelineLayout(form=ENDS, first=counts.get("first"), last=counts.get("last"))
+    if len(counts) != 2:
+        return None
+    return PipelineLayout(form=FEWER_AT_ENDS, first=counts["first"], last=counts["last"])
 
 
 def own_way(forms: tuple[str, ...]) -> str:

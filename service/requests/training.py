@@ -114,7 +114,7 @@ class LoraPart(Wire):
 class FullLayers(Wire):
     """Full recompute of that many layers of each stage."""
 
-    full_layers: Annotated[int, *whole(least=0, most=MOST_LAYERS)]
+    full_layers: Annotated[int, *whole(least=1, most=MOST_LAYERS)]
 
 
 class EveryLayer(Wire):
@@ -428,7 +428,9 @@ def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModule
         return None
     if isinstance(asked, str):
         return Recompute(mode=asked)
-    return Recompute(mode="selective" if isinstance(asked, RecomputedModules) else "full", **asked.model_dump())
+    if isinstance(asked, RecomputedModules):
+        return Recompute(mode="selective", modules=tuple(dict.fromkeys(asked.modules)))
+    return Recompute(mode="full", **asked.model_dump())
 
 
 def _lora(asked: LoraPart | None) -> Lora:

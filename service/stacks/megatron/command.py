@@ -153,14 +153,15 @@ def _precision(values: Values) -> str:
 
 def _recompute(values: Values, virtual_pipeline: int) -> str | dict[str, int] | dict[str, list[str]]:
     granularity = values.get("recompute") or ("selective" if values.get("recompute_selective") else "none")
-    modules = str(values.get("recomputed_modules", CORE_ATTENTION)).split()
+    modules = list(dict.fromkeys(str(values.get("recomputed_modules", CORE_ATTENTION)).split()))
     if granularity == "selective" and modules != [CORE_ATTENTION]:
         return {"modules": modules}
     if granularity != "full":
         return str(granularity)
     # "uniform" divides all layers into units of that many; "block" recomputes that many of each virtual stage.
     if values.get("recompute_method") == "block" and "recompute_layers" in values:
-        return {"full_layers": int(values["recompute_layers"]) * virtual_pipeline}
+        layers = int(values["recompute_layers"]) * virtual_pipeline
+        return {"full_layers": layers} if layers else "none"
     return "full"
 
 

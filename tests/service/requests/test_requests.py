@@ -99,7 +99,7 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(training={"kernels": "triton"}), "/training/kernels"),
         (train(training={"companions": [{"role": "critic"}]}), "/training/companions/0/role"),
         (train(training={"evaluation": {"batch_size": 0}}), "/training/evaluation/batch_size"),
-        (train(training={"recompute": {"full_layers": -1}}), "/training/recompute/full_layers"),
+        (train(training={"recompute": {"full_layers": 0}}), "/training/recompute/full_layers"),
         (train(training={"recompute": {"every": 0}}), "/training/recompute/every"),
         (train(training={"recompute": {"modules": []}}), "/training/recompute/modules"),
         (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
@@ -195,6 +195,14 @@ def test_the_question_holds_what_was_asked():
     assert question.lora.target_modules == ("q_proj",)
     assert question.layout == LayoutRequest(tensor_parallel=2, zero_stage=1)
     assert (question.hardware.gpus.minimum, question.hardware.gpus.maximum) == (4, 4)
+
+
+def test_parts_that_are_recomputed_count_once():
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    modules = ["core_attn", "mlp", "core_attn"]
+    request = TrainRequest.model_validate(train(training={"recompute": {"modules": modules}}))
+    question = request.to_question(spec, resolve_hardware(request.hardware, catalogue()))
+    assert question.recompute == Recompute(mode="selective", modules=("core_attn", "mlp"))
 
 
 @pytest.mark.parametrize(

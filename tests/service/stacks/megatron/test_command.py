@@ -25,6 +25,8 @@ def read(options):
         ("--recompute-granularity selective --recompute-modules layernorm mlp", {"modules": ["layernorm", "mlp"]}),
         ("--recompute-modules moe_act --recompute-activations", {"modules": ["moe_act"]}),
         ("--recompute-modules mlp", "none"),
+        ("--recompute-granularity selective --recompute-modules mlp mlp", {"modules": ["mlp"]}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", "none"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
     ],
 )
