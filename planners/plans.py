@@ -64,6 +64,8 @@ class Layout:
         """Return the recomputation as a request says it: a mode, a number of layers, or modules."""
         if self.recompute_modules:
             return {"modules": list(self.recompute_modules)}
+        if self.recompute_layers == 0:
+            return "none"
         return self.recompute if self.recompute_layers is None else {"full_layers": self.recompute_layers}
 
 

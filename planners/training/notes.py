@@ -87,6 +87,8 @@ def recomputation(layout: Layout) -> str:
     if layout.recompute_modules:
         return f"{layout.recompute} of {listed(layout.recompute_modules)}"
     layers = layout.recompute_layers
+    if layers == 0:
+        return "of no layers"
     return layout.recompute if layers is None else f"{layout.recompute} of {counted(layers, 'layer')} per stage"
 
 

@@ -156,7 +156,7 @@ def _whole_sequence(case: Case, _job: Job) -> str:
 
 def _other_kernels(_case: Case, job: Job) -> str:
     kernels = " or ".join(job.profile.overlap.tensor_parallel_kernels)
-    return f"With {job.profile.name}, overlap of tensor_parallel needs kernels {kernels}."
+    return f"With {job.profile.name}, overlap of tensor_parallel needs training.kernels: {kernels}."
 
 
 TENSOR_OVERLAP_HAS_PIECES = Rule(

@@ -87,7 +87,7 @@ def _narrows_states_on_host(layouts: Candidates, job: Job) -> BoolArray:
 
 
 def _narrow_states(_case: Case, job: Job) -> str:
-    return f"{job.profile.name} keeps states on the host in fp32: leave optimizer_state_dtype out, or offload."
+    return f"{job.profile.name} keeps states on the host in fp32. Leave out either optimizer_state_dtype or offload."
 
 
 OFFLOAD_NEEDS_SHARDING = Rule(

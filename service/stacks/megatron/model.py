@@ -34,7 +34,7 @@ def why_not_plain(config: Mapping[str, Any]) -> tuple[str, ...]:
     if family == GPT2:
         return ()
     if family not in LLAMA_FAMILY:
-        return (f"Megatron-LM's own arguments describe no {family} model.",)
+        return (f"This service does not write Megatron-LM's arguments for {family} yet.",)
     return given_reasons(
         (bool(config.get("attention_bias")), "Megatron-LM has no option for biases in the attention's matrices alone."),
         (bool(config.get("mlp_bias")), "Megatron-LM has no option for biases in the feed-forward's matrices alone."),

@@ -29,7 +29,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     question, layout, config = launch.question, launch.layout, launch.model_config
     family = config.get("model_type")
     reasons = given_reasons(
-        (family not in MODELS, f"Megatron-DeepSpeed's arguments describe no {family} model."),
+        (family not in MODELS, f"This service does not write Megatron-DeepSpeed's arguments for {family} yet."),
         (rope_kind(config) != "default", "Megatron-DeepSpeed does not scale rotary positions."),
         (question.precision not in PRECISIONS, f"Megatron-DeepSpeed has no option for precision {question.precision}."),
         (

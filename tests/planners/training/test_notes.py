@@ -232,6 +232,12 @@ def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
     assert [word for name in NAMED.values() if (word := name(plan.layout)) is not None and word not in said] == []
 
 
+def test_a_summary_says_that_no_layers_are_recomputed_where_stages_have_fewer_than_one_in_so_many():
+    plan = with_layout(recompute="full", recompute_layers=0)
+    assert "recompute of no layers" in summary(question(model=small_llama()), plan, "fits")
+    assert plan.layout.recompute_asked == "none"
+
+
 def test_a_summary_says_how_much_host_memory_an_offload_takes():
     plan = with_layout(offload="optimizer")
     host = f"with {plan.memory.node_host_bytes / 2**30:,.1f} GiB of host memory per node"

@@ -307,7 +307,7 @@ CASES = (
         framework="fsdp2",
         asked={"layout": {"overlap": Overlap(tensor_parallel=True)}},
         layout={"tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 3},
-        numbers=("fsdp2", "kernels compiled"),
+        numbers=("fsdp2", "training.kernels: compiled"),
     ),
     Counterexample(
         rule="offload_needs_sharding",

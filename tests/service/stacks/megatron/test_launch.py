@@ -416,7 +416,7 @@ def test_torchrun_starts_megatrons_script_with_all_arguments():
             {"pipeline_parallel": 4, "virtual_pipeline": 2, "recompute": "full", "recompute_layers": 3},
             "3 recomputed layers do not divide over 2 virtual stages",
         ),
-        ({"config": {**LLAMA_31_8B, "model_type": "gemma"}}, "describe no gemma model"),
+        ({"config": {**LLAMA_31_8B, "model_type": "gemma"}}, "does not write Megatron-LM's arguments for gemma yet"),
         ({"config": {**LLAMA_31_8B, "attention_bias": True}}, "biases in the attention's matrices alone"),
         ({"config": {**LLAMA_31_8B, "mlp_bias": True}}, "biases in the feed-forward's matrices alone"),
         ({"config": {**LLAMA_31_8B, "model_type": "mistral", "sliding_window": 4096}}, "Sliding windows"),
