@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
@@ -41,6 +42,18 @@ def node_host(gpus_on_node: IntArray, hardware: Hardware) -> NodeHost:
     known = known_hosts(hardware.gpu)
     sure = gpus_on_node.astype(np.float64) * known.least_bytes_per_gpu
     return NodeHost(sure_bytes=sure, most_bytes=np.maximum(sure, float(known.most_bytes)))
+
+
+def making_host_bytes(held: Holdings, layouts: Candidates, job: Job) -> FloatArray:
+    """Return what a stack's optimizer leaves on the host for a while as it is made, for each GPU of every stage.
+
+    Megatron-Core makes one over whole parameters first (core/optimizer/__init__.py), whose fp32 copies are there until
+    Python's garbage collector comes by, perhaps beside all states of the one that trains.
+    """
+    if not job.profile.host.copies_parameters:
+        return np.zeros(1)
+    result: FloatArray = np.where(layouts.offload > 0, FP32_BYTES * held.stage_elements, 0.0)
+    return result
 
 
 def host_bytes(held: Holdings, active: Activity, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:

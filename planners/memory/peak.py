@@ -12,7 +12,7 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages, pipeline_of
-from plimsoll.planners.memory.host import host_bytes, node_host
+from plimsoll.planners.memory.host import host_bytes, making_host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
 from plimsoll.planners.memory.programs.choice import events_of_stages, prepared
@@ -71,7 +71,7 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 def needs_of(layouts: Candidates, job: Job) -> Needs:
     """Return each layout's peak on its worst stage, and what its fullest node's host needs."""
     asked = question_of(layouts, job, deciding_stages)
-    host = host_bytes(asked.held, asked.made, layouts, asked.rows, job)
+    host = host_bytes(asked.held, asked.made, layouts, asked.rows, job) + making_host_bytes(asked.held, layouts, job)
     pools = stream_peaks(prepared(asked), job)
     peaks = np.broadcast_to(_peaks(pools, layouts, asked.rows, job), layouts.shape)
     return _needs(peaks, host, layouts, job)
@@ -234,7 +234,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(asked.held, layouts, job).nvme), shape)[:, index],
-        needs=_needs(reserved.max(axis=0) + runtime, host, layouts, job),
+        needs=_needs(reserved.max(axis=0) + runtime, host + making_host_bytes(asked.held, layouts, job), layouts, job),
     )
 
 

@@ -3,10 +3,11 @@
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.memory.peak import needs_of
 from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question, small_llama
-from tests.planners.training_cases import asked, step
+from tests.planners.training_cases import asked, job, one_layout, step
 
 # Embedding and head of 1,024 rows of 64, nine norms, and four layers' matrices of 36,864.
 ELEMENTS = 2 * 65_536 + 9 * 64 + 4 * 36_864
@@ -35,6 +36,14 @@ def test_the_device_keeps_parameters_and_main_gradients():
 
 def test_the_host_has_a_rank_s_part_alone():
     assert held(ranks=7).host.max() == pytest.approx(16 * ELEMENTS / 7, rel=0.02)  # parts end on 64 elements
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 7])
+def test_a_node_has_room_for_copies_of_whole_parameters_while_the_optimizer_is_made(ranks):
+    layouts = one_layout(data_parallel=ranks, zero_stage=1, offload=1)
+    own = job("megatron", model=small_llama(), gpus=ranks)
+    # 16 bytes of a rank's part, and 4 of every parameter of the model on each rank.
+    assert needs_of(layouts, own).node_host.item() == pytest.approx((16 + 4 * ranks) * ELEMENTS, rel=0.02)
 
 
 def test_gradients_in_sixteen_bits_are_in_fp32_on_the_host():
