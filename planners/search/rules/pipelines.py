@@ -112,7 +112,8 @@ def _would_divide(case: Case, job: Job) -> str:
     hints += [f"pipeline_layout {told}"] if told else []
     chunks = [count for count in range(1, virtual) if any(way.division(model, stages, count) for way in ways)]
     hints += [f"virtual_pipeline {chunks[-1]}"] if chunks and not told else []
-    elsewhere = of_any if of_any != of_gpus else ""
+    said = of_gpus.split(" or ")
+    elsewhere = " or ".join(degree for degree in of_any.split(" or ") if degree not in said)
     if not hints and not elsewhere:
         return f"no degree can{f' in {virtual} chunks a stage' if virtual > 1 else ''}"
     if not hints:

@@ -60,6 +60,17 @@ def test_equal_stages_that_cannot_be_are_told_with_those_that_can():
     )
 
 
+def test_degrees_that_the_gpus_form_are_not_told_again_for_others():
+    # 126 layers and a loss are 127 blocks, a prime: 96 GPUs form one stage of them, and 127 GPUs as many.
+    degrees = {"pipeline_parallel": 8, "pipeline_layout": "account-for-loss"}
+    model = llama(num_hidden_layers=126)
+    comparison = compared(gpus=96, model=model, degrees=degrees, named={"framework": "megatron"})
+    assert detail(comparison, "pipeline_layout_divides").endswith(
+        ": pipeline_parallel 1 or pipeline_layout Et*15|(t*16|)*6t*15L can, and on other numbers of GPUs "
+        "pipeline_parallel 127."
+    )
+
+
 @pytest.mark.parametrize(("stages", "of_gpus"), [(33, 11), (34, 17)])
 def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does(stages: int, of_gpus: int):
     # 32 layers are one on each of 32 stages; embedding and head alone are stages only where a client lists them.

@@ -116,7 +116,11 @@ CASES = (
         framework="megatron",
         asked={"layout": {"pipeline_layout": "last=7"}},
         layout={"pipeline_parallel": 4},
-        numbers=("last=7 (25 layers are left for 3 stages", "pipeline_layout Et*8|(t*8|)*2t*8L can", "2 or 6"),
+        numbers=(
+            "last=7 (25 layers are left for 3 stages",
+            "pipeline_layout Et*8|(t*8|)*2t*8L can",
+            "on other numbers of GPUs pipeline_parallel 6",
+        ),
     ),
     Counterexample(
         rule="pipeline_layout_divides",
