@@ -66,9 +66,9 @@ def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
 
 
 # From what spares most for the time that it takes again to what spares least; whole experts come in place of parts.
-IN_ORDER = (LAYER_NORM, "moe_act", "mla_up_proj", "shared_experts", FEED_FORWARD)
+IN_ORDER = (LAYER_NORM, EXPERT_ACTIVATION, "mla_up_proj", "shared_experts", FEED_FORWARD)
 # Megatron-Core 0.16.1, transformer/transformer_config.py: delayed scaling in 8 bits does not support them.
-NOT_IN_EIGHT_BITS = (LAYER_NORM, "moe_act")
+NOT_IN_EIGHT_BITS = (LAYER_NORM, EXPERT_ACTIVATION)
 
 
 def sets_worth_trying(
@@ -82,7 +82,7 @@ def sets_worth_trying(
     left_out = NOT_IN_EIGHT_BITS if in_eight_bits else ()
     first = (CORE_ATTENTION,) if keeps_scores else ()
     ordered = [name for name in (*first, *IN_ORDER) if name not in left_out]
-    parts_of_experts = [name for name in ordered if name != "moe_act"]
+    parts_of_experts = [name for name in ordered if name != EXPERT_ACTIVATION]
     sets = [*(tuple(ordered[: number + 1]) for number in range(len(ordered))), (*parts_of_experts, MIXTURE)]
     worth: list[tuple[str, ...]] = []
     most: tuple[int, ...] = ()

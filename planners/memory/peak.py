@@ -71,10 +71,10 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 def needs_of(layouts: Candidates, job: Job) -> Needs:
     """Return each layout's peak on its worst stage, and what its fullest node's host needs."""
     asked = question_of(layouts, job, deciding_stages)
-    host = host_bytes(asked.held, asked.made, layouts, asked.rows, job) + making_host_bytes(asked.held, layouts, job)
+    host = host_bytes(asked.held, asked.made, layouts, asked.rows, job)
     pools = stream_peaks(prepared(asked), job)
     peaks = np.broadcast_to(_peaks(pools, layouts, asked.rows, job), layouts.shape)
-    return _needs(peaks, host, layouts, job)
+    return _needs(peaks, host, asked)
 
 
 def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
@@ -175,9 +175,10 @@ def excess(needs: Needs, hardware: Hardware) -> FloatArray:
     return np.maximum(needs.peaks / hardware.limit_bytes, 1.0) * np.maximum(on_host, 1.0)
 
 
-def _needs(peaks: FloatArray, host: FloatArray, layouts: Candidates, job: Job) -> Needs:
+def _needs(peaks: FloatArray, host: FloatArray, asked: Question) -> Needs:
     """Return the needs of layouts whose stages, the first axis, keep so much on the host for each of their GPUs."""
-    gpus = gpus_on_node(layouts, job)
+    gpus = gpus_on_node(asked.layouts, asked.job)
+    host = host + making_host_bytes(asked.held, asked.layouts, asked.job)
     # A node is taken to hold the fullest stage alone, as it does where a stage has as many GPUs as a node.
     return Needs(peaks=peaks, node_host=gpus * host.max(axis=0), gpus_on_node=gpus)
 
@@ -234,7 +235,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(asked.held, layouts, job).nvme), shape)[:, index],
-        needs=_needs(reserved.max(axis=0) + runtime, host + making_host_bytes(asked.held, layouts, job), layouts, job),
+        needs=_needs(reserved.max(axis=0) + runtime, host, asked),
     )
 
 

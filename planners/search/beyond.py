@@ -141,10 +141,11 @@ def _with_room(beyond: Beyond, bases: Bases) -> Bases:
     take least.
     """
     could = _have_room(beyond, bases)
-    sparing = [parts for parts in _by_parts(beyond) if MIXTURE not in parts.job.recompute_modules][-1:]
-    left = np.flatnonzero(~could & (bases.get("expert_overlap", 0 * bases["gpus"]) > 0))
-    for parts in sparing if left.size else ():
-        could[left] = _have_room(parts, only(bases, left))
+    if "expert_overlap" in bases:
+        left = np.flatnonzero(~could & (bases["expert_overlap"] > 0))
+        sparing = [parts for parts in _by_parts(beyond) if MIXTURE not in parts.job.recompute_modules]
+        if left.size and sparing:
+            could[left] = _have_room(sparing[-1], only(bases, left))
     return only(bases, could)
 
 
