@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.ground.stopping import ShouldStop
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE, sets_worth_trying
 from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
@@ -79,6 +80,24 @@ def beyond_usual(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_o
     if with_offload:
         choices = replace(choices, offload=offload_choices(question, job.profile.can))
     return Beyond(question=question, job=job, meshes=every_mesh(question, job, gpus), choices=choices)
+
+
+def on_drives(beyond: Beyond) -> Beyond | None:
+    """Return the same layouts with their states on NVMe in place of the host; None where that is no choice.
+
+    It is one where the request says what the nodes' drives give and leaves open where states go: they are slower than
+    the host, and win only where it lacks memory.
+    """
+    asked, job, choices = beyond.question, beyond.job, beyond.choices
+    is_open = asked.layout.offload_target is None and asked.hardware.nvme_bytes_per_second is not None
+    if not is_open or NVME not in job.profile.can.offload_targets:
+        return None
+    offload = tuple(moved for moved in choices.offload if moved[0] > 0)
+    stages = tuple(stage for stage in choices.zero_stages if stage == HIGHEST_ZERO_STAGE)
+    if not offload or not stages:
+        return None
+    swapped = replace(choices, offload=offload, zero_stages=stages)
+    return replace(beyond, job=replace(job, offload_target=NVME), choices=swapped)
 
 
 def all_of_few(beyond: Beyond) -> Grid | None:

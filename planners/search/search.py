@@ -17,7 +17,7 @@ from plimsoll.planners.memory.peak import FITS, TIGHT
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.best import best_of
-from plimsoll.planners.search.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory
+from plimsoll.planners.search.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory, on_drives
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from plimsoll.planners.search.objectives import has_enough
 from plimsoll.planners.search.pool import Pool, evaluated, keep_freed_memory, merged, ranked
@@ -126,6 +126,9 @@ def _usual(
         grid = _obeying(everything or candidate_grid(question, job, usual_counts(counts)), job, excluded)
         grids.extend([] if grid is None else [(job, grid)])
         others.extend([] if everything else [beyond])
+        # Layouts on drives are none of the usual ones.
+        drives = on_drives(beyond) if with_offload else None
+        others.extend([] if drives is None else [drives])
     pools = _evaluated(question, grids, should_stop)
     best = best_of(question, pools)
     if best is None or best.leaves_open(counts):

@@ -18,6 +18,7 @@ from plimsoll.planners.training.changes import (
     changing_more,
     host_memory,
     keeping_the_result,
+    on_drives,
     on_gpus,
     together,
     together_with_more,
@@ -60,6 +61,9 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
     if first is None:
         # No one of them will do alone.
         for first in _offered(together(pinned), question, answer, best):
+            yield first
+    if first is None:
+        for first in _offered(on_drives(pinned, answer), question, answer, best):
             yield first
     for first in _offered(changing_more(question, pinned, answer), question, answer, best):
         # Nobody buys GPUs that take longer than a change that costs nothing.

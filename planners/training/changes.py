@@ -10,11 +10,12 @@ from typing import Any
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.ground.terms import NVME
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.memory.host_words import is_host_sure
 from plimsoll.planners.plans import Memory, TrainingAnswer
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
-from plimsoll.planners.stacks.profile import textbook
+from plimsoll.planners.stacks.profile import load_profile, textbook
 from plimsoll.planners.training.notes import OFFLOADED
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -218,6 +219,24 @@ def together(pinned: TrainingQuestion) -> Iterator[Change]:
     change, free = _freed(pinned)
     if len(change) > 1:
         yield Change(kind="together", change=change, question=free, reason=TOGETHER)
+
+
+def on_drives(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield states on the nodes' NVMe drives for a job that does not fit: the last that spares the GPUs of others.
+
+    Where the request says what the drives give they were searched already, unless it says where states are to go.
+    """
+    asked = pinned.layout
+    was_searched = pinned.hardware.nvme_bytes_per_second is not None and asked == LayoutRequest()
+    if answer.fits or asked.offload_target == NVME or was_searched:
+        return
+    is_able = pinned.framework != "any" and NVME in load_profile(pinned.framework).can.offload_targets
+    target = {"offload_target": NVME}
+    change: dict[str, Any] = {"layout.offload_target": NVME} if asked == LayoutRequest() else {"layout": target}
+    swapped = replace(pinned, framework=pinned.framework if is_able else "any", layout=LayoutRequest(**target))
+    unknown = "" if pinned.hardware.nvme_bytes_per_second else " Set hardware.nvme_bytes_per_second to what they give."
+    reason = f"For nodes with NVMe drives, which hold what the host has no memory for.{unknown}"
+    yield Change(kind="nvme", change=change, question=swapped, reason=reason)
 
 
 def together_with_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:

@@ -135,7 +135,8 @@ class OneHardware(Wire):
     nvme_bytes_per_second: Annotated[
         Rate | None,
         Field(
-            description="What one GPU's share of its machine's NVMe drives reads and writes; read by offload to NVMe."
+            description="What one GPU's share of its machine's NVMe drives reads and writes. Given, the search may "
+            "leave states on the drives where `offload_target` is left open."
         ),
     ] = None
 

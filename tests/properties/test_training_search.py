@@ -1,8 +1,9 @@
 """What a client fixes never beats what is left free, by the planner's own model.
 
 The laws hold for every degree, size and choice of the request but four, which no search tries: `recompute.every`,
-`recompute.modules`, a pipeline schedule other than 1F1B, and NVMe in place of the host. `any` prefers stacks that were
-measured: an unmeasured one may be faster only where a measured one has room on the device and is in time.
+`recompute.modules`, a pipeline schedule other than 1F1B, and NVMe in place of the host where the request does not say
+what drives give. `any` prefers stacks that were measured: an unmeasured one may be faster only where a measured one has
+room on the device and is in time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.memory.peak import FITS, UNSURE
-from plimsoll.planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.search.able import jobs_of, problems
 from plimsoll.planners.search.search import Found, search
 from plimsoll.planners.search.violations import check_fixed
@@ -88,6 +89,24 @@ def test_no_layout_that_a_client_fixes_beats_the_free_one(data: st.DataObject):
     other = planned(fixed(data.draw, asked, asked.framework))
     assume(other is not None and other.fits)
     assert_no_worse(planned(asked), other, per_gpu=asked.objective == "cost")
+
+
+def test_no_layout_on_drives_beats_the_free_one_where_the_host_has_no_memory():
+    asked = question(
+        model=described("meta-llama/Llama-3.1-8B"),
+        gpus=2,
+        sequence_length=2048,
+        global_batch_size=64,
+        framework="deepspeed",
+    )
+    asked = replace(
+        asked, hardware=replace(asked.hardware, gpu=catalogue().gpu("rtx-4090-24gb"), nvme_bytes_per_second=3e9)
+    )
+    asked = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=64 * 2**30))
+    other = planned(replace(asked, layout=LayoutRequest(zero_stage=3, offload_target="nvme")))
+    assert other is not None
+    assert other.fits
+    assert_no_worse(planned(asked), other)
 
 
 def test_no_number_of_recomputed_layers_beats_the_free_one_where_layouts_are_few():

@@ -24,6 +24,7 @@ GPUS = ("h100-sxm-80gb", "a100-sxm-40gb", "rtx-4090-24gb", "h200-sxm-141gb")
 COUNTS = (1, 2, 3, 4, 6, 8, 16, 24, 40, 48, 64, 96, 128, 256, 512, 1000, 1024, 1152, 4096, 16_384)
 BATCHES = (1, 3, 5, 7, 24, 64, 96, 105, 192, 480, 640, 1000, 1680, 2048, 15_360)
 HOST_BYTES = (64 * 2**30, 512 * 2**30, 2**41)
+DRIVE_RATES = (1e9, 2e10)
 LENGTHS = (512, 1024, 4096, 8192, 12288, 32768, 131072)
 STACKS = tuple(stack_names())
 MODELS = tuple(entry.id for entry in catalogue().models)
@@ -47,6 +48,7 @@ def questions(draw: st.DrawFn, framework: str | None = None) -> TrainingQuestion
             gpus=GpuCount(minimum=count, maximum=count),
             gpus_per_node=8,
             host_memory_bytes=draw(st.sampled_from((None, None, *HOST_BYTES))),
+            nvme_bytes_per_second=draw(st.sampled_from((None, None, *DRIVE_RATES))),
         ),
         sequence_length=draw(st.sampled_from(LENGTHS)),
         global_batch_size=draw(st.sampled_from((count, 3 * count, 5 * count, 7 * count, *BATCHES))),
@@ -109,6 +111,8 @@ def fixed(draw: st.DrawFn, asked: TrainingQuestion, stack: str) -> TrainingQuest
         "sequence_parallel": draw(st.sampled_from(can.sequence_parallel)) if tensor > 1 else None,
         "offload": draw(st.sampled_from(can.offload)),
     }
+    if asked.hardware.nvme_bytes_per_second is not None and degrees["offload"] != "none":
+        degrees["offload_target"] = draw(st.sampled_from(can.offload_targets))
     modes = [mode for mode in can.recompute if mode not in ("every", "modules")]
     mode = draw(st.sampled_from(modes))
     partly = Recompute(mode="full", full_layers=draw(st.integers(1, layers)))

@@ -73,3 +73,32 @@ def test_no_layout_of_a_base_without_room_fits(framework, model, gpus, batch, wi
     grid = grid_over(asked, job, grouped, everything.choices)
     listed = replace(grid, distinct=obey(grid.layouts, job, grid.distinct).allowed).every()
     assert not have_memory(needs_of(listed, job), asked.hardware).any()
+
+
+def drives(*, rate: float | None = 3e9, with_offload: bool = True, framework: str = "deepspeed", **layout):
+    asked = question(framework=framework, gpus=8, layout=layout)
+    asked = replace(asked, hardware=replace(asked.hardware, nvme_bytes_per_second=rate))
+    job = training_job(asked, load_profile(framework))
+    return beyond.on_drives(beyond.beyond_usual(asked, job, np.array([8]), with_offload=with_offload))
+
+
+def test_states_go_to_drives_in_the_stage_that_swaps_and_with_something_moved():
+    on_drives = drives()
+    assert on_drives.job.offload_target == "nvme"
+    assert on_drives.choices.zero_stages == (3,)
+    assert [states for states, _ in on_drives.choices.offload] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"rate": None},
+        {"with_offload": False},
+        {"framework": "fsdp2"},
+        {"zero_stage": 2},
+        {"offload": "none"},
+        {"offload": "optimizer", "offload_target": "cpu"},
+    ],
+)
+def test_drives_are_no_choice_unless_nodes_have_them_and_the_request_leaves_them_open(refused):
+    assert drives(**refused) is None

@@ -349,6 +349,41 @@ def test_states_on_nvme_are_not_said_to_lie_on_the_host():
     assert all(advice.reason.endswith("optimizer states and parameters on NVMe.") for advice in offered)
 
 
+def on_short_hosts(**changes):
+    """Llama 3 70B on eight GPUs whose host has no memory for its states."""
+    asked = question(model=llama(LLAMA_3_70B), gpus=8, sequence_length=2048, global_batch_size=512, **changes)
+    return replace(asked, hardware=replace(asked.hardware, host_memory_bytes=512 * 2**30))
+
+
+@pytest.mark.parametrize(
+    ("fixed", "change"),
+    [
+        ({"framework": "any"}, {"layout.offload_target": "nvme"}),
+        ({"framework": "deepspeed"}, {"layout.offload_target": "nvme"}),
+        ({"framework": "fsdp2"}, {"layout.offload_target": "nvme", "framework": "deepspeed"}),
+        (
+            {"framework": "deepspeed", "layout": {"zero_stage": 3, "offload": "optimizer"}},
+            {"layout": {"offload_target": "nvme"}},
+        ),
+    ],
+)
+def test_drives_are_the_last_lever_before_what_changes_the_result_or_the_gpus(fixed, change):
+    advice = plan_training(on_short_hosts(**fixed)).advice
+    # Host memory that the layout asked for lacks is told before anything else.
+    first = next(entry for entry in advice if "hardware.host_memory_bytes" not in entry.change)
+    assert dict(first.change) == change
+    assert first.reason.endswith("on NVMe.")
+    assert "Set hardware.nvme_bytes_per_second" in first.reason
+
+
+def test_drives_that_were_searched_are_not_advised():
+    asked = on_short_hosts(framework="any")
+    asked = replace(asked, hardware=replace(asked.hardware, nvme_bytes_per_second=3e9))
+    answer = plan_training(asked)
+    assert answer.plan.layout.offload_target == "nvme"
+    assert all("nvme" not in str(advice.change) for advice in answer.advice)
+
+
 def test_a_job_that_fits_on_fewer_gpus_alone_is_advised_those_too():
     # In even stages 512 GPUs have no divisor of 126 layers but 2; 288 and 576 have 9 and 18.
     model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
