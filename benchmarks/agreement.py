@@ -319,6 +319,11 @@ TUNE_WAYS: tuple[dict[str, Any], ...] = (
     TUNE | {"recompute": "none", "sequence_length": 512, "micro_batches": 2, "gpus": 6, "shard_group": 6},
     TUNE | {"recompute": "none", "sequence_length": 4096, "zero_stage": 2},
     TUNE | {"recompute": "full", "sequence_length": 4096, "activation_offload": True},
+    TUNE | {"recompute": "none", "sequence_length": 2048, "offload": "optimizer+parameters"},
+    TUNE
+    | {"recompute": "full", "sequence_length": 4096, "offload": "optimizer+parameters"}
+    | {"micro_batches": 3, "gpus": 6, "shard_group": 6},
+    TUNE | {"recompute": "full", "sequence_length": 2048, "method": "lora", "offload": "optimizer+parameters"},
     TUNE | {"recompute": "none", "sequence_length": 2048, "method": "lora"},
     TUNE | {"recompute": "full", "sequence_length": 8192, "method": "lora", "gpus": 2, "shard_group": 2},
     TUNE | {"recompute": "full", "sequence_length": 4096, "method": "qlora"},

@@ -179,6 +179,8 @@ def _have_room(beyond: Beyond, bases: Bases) -> BoolArray:
     grouped = {**bases, "shard_group": data if asked is None else np.full_like(data, asked)}
     grid = grid_over(beyond.question, beyond.job, grouped, _of_least_memory(beyond.choices))
     forbidden = anywhere(rule.broken(grid.layouts, beyond.job) for rule in RULES_OF_SHARD_GROUPS)
+    # A single replica has no other group.
+    forbidden = forbidden & (data > 1)
     could: BoolArray = np.asarray(np.broadcast_to(forbidden & grid.distinct, grid.shape).any(axis=(0, 1, 2)))
     grid = _allowed(grid, beyond.job)
     for index in alike(grid):

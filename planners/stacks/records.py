@@ -293,7 +293,8 @@ class Capabilities:
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
     default first. `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
-    stages from which these can lie on the host, `undivided_optimizers` are those whose states no ZeRO stage
+    stages from which these can lie on the host, and with `lone_rank_offload` they can where a rank shares them with no
+    other; `undivided_optimizers` are those whose states no ZeRO stage
     divides, `state_dtypes_from` is the one from which gradients and states can have other dtypes than the stack's own,
     `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
     trainers run on, with models beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an
@@ -317,6 +318,7 @@ class Capabilities:
     offload_targets: tuple[OffloadTarget, ...]
     optimizer_offload_from: int
     parameter_offload_from: int
+    lone_rank_offload: bool
     activation_offload: ActivationOffload
     recompute: tuple[RecomputeForm, ...]
     selective_policy: SelectivePolicy

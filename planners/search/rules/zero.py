@@ -80,6 +80,25 @@ def _whole_states(case: Case, job: Job) -> str:
     return f"With {name}, offload {case.layout.offload} needs zero_stage {stage}, not {case.layout.zero_stage}."
 
 
+def _moves_alone(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where states go to the host of a stack that moves what it shards, and there are no ranks to shard over.
+
+    Sources: pytorch/torchtitan, models/llama3/infra/parallelize.py (`apply_fsdp`, which offloads, is called where
+    `fsdp_enabled`); pytorch/torchtune, recipes/full_finetune_distributed.py (`shard_model` with several replicas).
+    """
+    if job.profile.can.lone_rank_offload:
+        return NOWHERE
+    alone: BoolArray = (layouts.offload > 0) & (layouts.shard_group * layouts.context_parallel == 1)
+    return alone
+
+
+def _lone_states(case: Case, job: Job) -> str:
+    return (
+        f"With {job.profile.name}, offload {case.layout.offload} needs shard_group x context_parallel of 2 or "
+        "more: it moves shards, and a rank alone has none."
+    )
+
+
 def _narrows_states_on_host(layouts: Candidates, job: Job) -> BoolArray:
     """Return where states on the host are asked for in fewer bytes than the stack has for them there."""
     is_narrow = job.profile.host.copies_parameters and job.states.moment < FP32_BYTES
@@ -93,12 +112,16 @@ def _narrow_states(_case: Case, job: Job) -> str:
 OFFLOAD_NEEDS_SHARDING = Rule(
     name="offload_needs_sharding",
     field="offload",
-    reads=("offload", "zero_stage"),
-    reason="offloading parameters needs zero_stage 3, and states where the stack divides them",
+    reads=("offload", "zero_stage", "shard_group", "context_parallel"),
+    reason=(
+        "offloading parameters needs zero_stage 3, and states where the stack divides them, over several ranks where "
+        "it moves only shards"
+    ),
     breaches=(
         Breach(where=_moves_whole_parameters, words=_whole_parameters),
         Breach(where=_moves_whole_states, words=_whole_states),
         Breach(where=_narrows_states_on_host, words=_narrow_states),
+        Breach(where=_moves_alone, words=_lone_states),
     ),
 )
 

@@ -100,6 +100,8 @@ def torchtune_command(launch: TrainingLaunch) -> str:
         "enable_activation_offloading": layout.activation_offload,
         "compile": question.kernels == "compiled",
     }
+    if layout.offload != "none":
+        changes["fsdp_cpu_offload"] = True
     if every is not None:
         # The recipe heeds these where the option for all layers is off.
         changes |= {"ac_mode": "selective", "ac_option": every}

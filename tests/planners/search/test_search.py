@@ -102,9 +102,11 @@ def test_nothing_fits_gives_the_closest():
     assert result.alternatives == ()
 
 
-@pytest.mark.parametrize("framework", ["deepspeed", "accelerate", "fsdp2", "reference"])
-def test_offload_is_found_where_nothing_else_fits(framework: str):
-    result = found(framework, gpus=1)
+@pytest.mark.parametrize(
+    ("framework", "gpus"), [("deepspeed", 1), ("accelerate", 1), ("fsdp2", 2), ("torchtune", 2), ("reference", 1)]
+)
+def test_offload_is_found_where_nothing_else_fits(framework: str, gpus: int):
+    result = found(framework, gpus=gpus, model=llama(num_hidden_layers=32 * gpus))
     assert result.fits
     assert chosen_layouts(result).offload[0] > 0
 

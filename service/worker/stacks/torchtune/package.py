@@ -7,6 +7,7 @@ with its models. A proof reads no data: where these are not installed, names sta
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -74,9 +75,12 @@ def _names_added(module: Any, names: tuple[str, ...]) -> contextlib.AbstractCont
 def runnable_torchtune() -> Iterator[None]:
     """Let torchtune's code run in fake mode, its attention in the kernel that a GPU has for it."""
     from torchtune.models.llama3_1._position_embeddings import Llama3ScaledRoPE
+    from torchtune.training import _distributed
 
+    unpinned = functools.partial(_distributed.CPUOffloadPolicy, pin_memory=False)  # which a fake tensor cannot be
     with (
         quiet("torchtune"),
+        replaced(_distributed, "CPUOffloadPolicy", unpinned),
         replaced(Llama3ScaledRoPE, "apply_scaling", _scaled),
         replaced(nn.functional, "scaled_dot_product_attention", _attention),
         streams_told_apart(),

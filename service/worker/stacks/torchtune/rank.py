@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from plimsoll.service.stacks.torchtune.models import adapter_arguments, builder_of, model_arguments
 from plimsoll.service.worker.jobs.job import TraceJob
+from plimsoll.service.worker.recording.host_memory import on_host
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.recording.tracker import BACKWARD, FORWARD
 from plimsoll.service.worker.stacks.torchtune.offload import activations_kept_by
@@ -46,7 +48,7 @@ class TorchtuneRank:
             training.shard_model(
                 self._model,
                 [training.get_shard_conditions],
-                cpu_offload=False,
+                cpu_offload=job.states_on_host,
                 reshard_after_forward=job.zero_stage == FULL_SHARDING,
                 dp_mesh=mesh,
             )
@@ -81,7 +83,8 @@ class TorchtuneRank:
     def standing(self) -> Iterator[Standing]:
         """Yield the storages that have been made before the first step, and what each is for."""
         for name, parameter in self._model.named_parameters():
-            yield from all_standing(name, _parts(parameter), Kind.PARAMETER)
+            for part in all_standing(name, _parts(parameter), Kind.PARAMETER):
+                yield replace(part, on_host=self._job.states_on_host)
         for name, buffer in self._model.named_buffers():
             yield from all_standing(name, buffer, Kind.BUFFER)
         for name, tensor in {**self._batch, "ignored label": self._ignored}.items():
@@ -121,9 +124,10 @@ class TorchtuneRank:
         """Scale the gradients, and update the parameters."""
         from torchtune import training
 
-        training.scale_grads(self._model, self._job.world_size / self._tokens)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        with on_host(self._job.states_on_host):
+            training.scale_grads(self._model, self._job.world_size / self._tokens)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
 
 
 def _model(job: TraceJob) -> Any:

@@ -335,6 +335,14 @@ CASES = (
         numbers=("megatron", "optimizer_state_dtype"),
     ),
     Counterexample(
+        rule="offload_needs_sharding",
+        breach=3,
+        framework="torchtune",
+        asked={"precision": "bf16"},
+        layout={"offload": 2, "zero_stage": 3, "tensor_parallel": 2, "sequence_parallel": True},
+        numbers=("torchtune", "optimizer+parameters", "2 or more"),
+    ),
+    Counterexample(
         rule="compression_needs_whole_gradients",
         framework="deepspeed",
         asked={"gradient_compression": "1-bit"},

@@ -75,6 +75,12 @@ from tests.planners.training_cases import job
         ("experts_divide", "reference", {}, {"expert_parallel": 2}),
         ("offload_needs_sharding", "deepspeed", {"offload": 2, "zero_stage": 3}, {"offload": 2, "zero_stage": 2}),
         ("offload_needs_sharding", "megatron", {"offload": 1, "zero_stage": 1}, {"offload": 1, "zero_stage": 0}),
+        (
+            "offload_needs_sharding",
+            "fsdp2",
+            {"offload": 2, "zero_stage": 3, "context_parallel": 2},
+            {"offload": 2, "zero_stage": 3},
+        ),
     ],
 )
 def test_a_rule_allows_one_side_of_its_edge_and_not_the_other(rule, framework, obeyed, broken):

@@ -48,6 +48,11 @@ def test_adapters_go_by_torchtunes_names():
     assert overrides(plan(asked={"method": "lora"}))["model.apply_lora_to_mlp"] == "True"
 
 
+def test_states_go_to_the_host_by_the_recipes_own_switch():
+    assert overrides(plan(offload="optimizer+parameters"))["fsdp_cpu_offload"] == "True"
+    assert "fsdp_cpu_offload" not in overrides(plan())
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -100,6 +100,15 @@ def test_what_waits_on_the_host_is_what_recomputed_layers_keep():
     assert on_host(3) - on_host(2) == 2 * BATCH * LENGTH * HIDDEN
 
 
+def test_every_state_waits_on_the_host_where_the_recipe_offloads():
+    ledger = torchtune(offload="optimizer+parameters")
+    # Parameters, gradients and two moments, 2 bytes each.
+    held = 8 * ELEMENTS / RANKS
+    assert ledger.peak(on_host=True).allocated_bytes == pytest.approx(held + COUNTS_BYTES, rel=0.05)
+    on_device = {event.piece.kind for event in ledger.events if not event.piece.on_host}
+    assert Kind.OPTIMIZER_STATE not in on_device
+
+
 def test_a_single_rank_shards_nothing():
     kinds = {event.piece.kind for event in torchtune(data_parallel=1, zero_stage=0).events}
     assert not kinds & {Kind.GATHERED_PARAMETER, Kind.COMMUNICATION}
