@@ -205,6 +205,8 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     MEGATRON | {"recompute": "full", "sequence_length": 4096, **INTERLEAVED},
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, **INTERLEAVED},
     MEGATRON | {"sequence_length": 4096},
+    MEGATRON | {"sequence_length": 4096, "gpus": 8, "shard_group": 2},
+    MEGATRON | {"sequence_length": 8192, "gpus": 8, "shard_group": 2, "context_parallel": 2, "micro_batches": 3},
     MEGATRON | {"sequence_length": 8192, **SPLIT_SEQUENCE},
     MEGATRON | {"recompute": "full", "sequence_length": 8192, **SPLIT_SEQUENCE},
     MEGATRON | {"recompute": "selective", "sequence_length": 8192, "pipeline_parallel": 2, **SPLIT_SEQUENCE},

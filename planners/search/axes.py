@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import over_expert_degrees
@@ -267,11 +267,14 @@ def _divisors(gpus: IntArray, degrees: list[int]) -> list[int]:
 
 
 def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> IntArray:
-    """Return shard groups to try, [choice, mesh]: all replicas, then those in a node, where a mesh has both."""
+    """Return shard groups to try, [choice, mesh]: all replicas, then those in a node, where a mesh has both.
+
+    Where a stack divides no parameters, they seldom win; what can is found beyond the usual layouts.
+    """
     data = mesh["data_parallel"]
     if question.layout.shard_group is not None:
         return np.full((1, data.size), question.layout.shard_group)
-    if not job.profile.can.shard_group:
+    if not job.profile.can.shard_group or job.profile.sharding.parameters_from > HIGHEST_ZERO_STAGE:
         return data[None, :]
     ranks = mesh["tensor_parallel"] * mesh["context_parallel"]
     node = question.hardware.gpus_per_node

@@ -117,9 +117,7 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     bases = with_shard_groups(with_stages(sized, beyond.question, beyond.job), beyond.question, beyond.job)
     if bases["gpus"].size * each > FEW_LAYOUTS:
         return None
-    grid = grid_over(beyond.question, beyond.job, bases, choices)
-    is_repeated = (grid.layouts.zero_stage == 0) & (bases["shard_group"] != bases["data_parallel"])
-    return replace(grid, distinct=grid.distinct & ~is_repeated)
+    return _grid_of_groups(beyond, bases)
 
 
 def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
@@ -140,8 +138,18 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
     least = with_shard_groups(only(staged, is_plain), question, beyond.job)
     if not least["gpus"].size:
         return None
-    grid = _allowed(grid_over(question, beyond.job, least, _of_least_memory(beyond.choices)), beyond.job)
+    sparing = replace(beyond, choices=_of_least_memory(beyond.choices))
+    grid = _allowed(_grid_of_groups(sparing, least), beyond.job)
     return evaluated(grid, beyond.job, question.hardware, should_stop)
+
+
+def _grid_of_groups(beyond: Beyond, bases: Bases) -> Grid:
+    """Return the grid of bases with shard groups; ZeRO stage 0, to which a group means nothing, has no smaller ones."""
+    grid = grid_over(beyond.question, beyond.job, bases, beyond.choices)
+    if beyond.question.layout.shard_group is not None:
+        return grid
+    is_repeated = (grid.layouts.zero_stage == 0) & (bases["shard_group"] != bases["data_parallel"])
+    return replace(grid, distinct=grid.distinct & ~is_repeated)
 
 
 def _of_least_memory(choices: Choices) -> Choices:
@@ -213,7 +221,7 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         for turn, some in _turns(beyond, bases):
             quick = some if turn is beyond else _fast(some, _seconds(turn, some), best)
             if quick["gpus"].size:
-                grid = _allowed(grid_over(turn.question, turn.job, quick, turn.choices), turn.job)
+                grid = _allowed(_grid_of_groups(turn, quick), turn.job)
                 for like in alike(grid):
                     best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best

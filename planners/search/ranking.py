@@ -144,11 +144,12 @@ LATER_AXES = (("virtual_pipeline", 1), ("pipeline_layout", 0), ("expert_overlap"
 
 
 def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:
-    """Return how many moving parts all layouts have at the least that are made of a mesh."""
+    """Return how many moving parts all layouts have at the least that are made of a mesh, of its own shard group."""
     return _count(
         *(bases[name] > 1 for name in ("pipeline_parallel", "context_parallel", "tensor_parallel", "expert_parallel")),
         bases["sequence_parallel"] > 0,
         *(bases[name] > least for name, least in LATER_AXES if name in bases),
+        *([bases["shard_group"] != bases["data_parallel"]] if "shard_group" in bases else []),
     )
 
 

@@ -107,15 +107,16 @@ def _data_rows(
 
     if stage == 0 and int(data.ranks[0]) > 1:
         add("data", "all_reduce", gradient, layers, data)
+    is_copied = bool(one.shard_group[0] < one.data_parallel[0])
     if stage == 1 and int(data.ranks[0]) > 1:
-        add("data", "reduce_scatter", gradient, layers, data)
+        add("data", "reduce_scatter", gradient, layers, shard if is_copied else data)
         add("data", "all_gather", weights, layers, shard)
     if stage >= 2 and int(shard.ranks[0]) > 1:
         reductions = 1 if gathers_once_a_step(one, job)[0] else micro_batches
         # Weights that lie whole are gathered once, when each rank has updated its part.
         add("data", "all_gather", weights, layers * max(int(gathers(one, job)[0]), 1), shard)
         add("data", "reduce_scatter", gradient, layers * reductions, shard)
-    if stage >= 2 and int(replica.ranks[0]) > 1:
+    if stage >= 1 and is_copied:
         add("replica", "all_reduce", gradient / int(shard_ranks(one, job)[0]), layers, replica)
     return rows
 

@@ -133,7 +133,9 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
 
     Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part of
     the gradients and so reduces after every micro-batch, in one call a layer or one a
-    matrix, as the stack does it. Weights are gathered as often as `gathers` says.
+    matrix, as the stack does it. Weights are gathered as often as `gathers` says. Copies of what is sharded add up
+    their parts of the gradients, once a step (Megatron-Core: core/distributed/param_and_grad_buffer.py,
+    `start_grad_sync`).
     """
     micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
     gradient_bytes = stage_parameters(layouts, job) * job.reduce_bytes
@@ -141,14 +143,16 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage
+    is_copied = layouts.shard_group < layouts.data_parallel
+    divided = np.where(is_copied, reduce, _by_layer(gradient_bytes, groups.data, layouts, job, efficiency))
     once = np.where(
         (stage == 1) & np.bool_(not job.profile.update.deals_parameters),
-        _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
+        divided,
         all_reduce_seconds(gradient_bytes, groups.data),
     )
     sharded = np.where(stage >= 2, gathers(layouts, job) * gather + micro_batches * reduce, once)
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
-    result: FloatArray = np.where(stage >= 2, sharded + replicas, sharded)
+    result: FloatArray = np.where((stage >= 1) & is_copied, sharded + replicas, sharded)
     return result
 
 

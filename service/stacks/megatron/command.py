@@ -17,7 +17,7 @@ from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
 from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
-from plimsoll.service.stacks.megatron.states import told_states
+from plimsoll.service.stacks.megatron.states import copies_of_states, told_states, why_copies_are_not_planned
 from plimsoll.service.stacks.megatron.told_model import told_config
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
 from plimsoll.service.workloads.commands.flags import option, options_unseen, read_flags
@@ -99,6 +99,7 @@ def _megatron_launch(job: Job) -> Read:
     data_parallel, states = gpus // model_ranks, told_states(values)
     replicas = data_parallel * degrees["context_parallel"]
     otherwise = why_their_division_is_not_planned(values, load_profile(FRAMEWORK), replicas)
+    otherwise = otherwise or why_copies_are_not_planned(values, data_parallel, degrees["context_parallel"])
     if otherwise is not None:
         return NotRead(reason=otherwise)
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
@@ -123,6 +124,7 @@ def _megatron_launch(job: Job) -> Read:
                 **pipeline,
                 "sequence_parallel": bool(values.get("sequence_parallel")) and degrees["tensor_parallel"] > 1,
                 "zero_stage": 1 if values.get("distributed_optimizer") or optimizer == DEALT_MUON else 0,
+                **_shard_group(values, data_parallel),
                 "overlap": _overlap(values, degrees),
                 **states.layout,
             },
@@ -135,6 +137,12 @@ def _megatron_launch(job: Job) -> Read:
 def _gathers_blocks(values: Values) -> bool:
     """Return whether tensor-parallel ranks are told to orthogonalize whole matrices together."""
     return int(values.get("tensor_parallel", 1)) > 1 and values.get("muon_blocks", BLOCKWISE) != BLOCKWISE
+
+
+def _shard_group(values: Values, data_parallel: int) -> dict[str, int]:
+    """Return the replicas that share one copy of the distributed optimizer, where there are several copies."""
+    copies = copies_of_states(values)
+    return {} if copies == 1 else {"shard_group": data_parallel // copies}
 
 
 def _pipeline(values: Values, others: Collection[str], pipeline_parallel: int) -> dict[str, Any]:

@@ -51,6 +51,7 @@ FLAGS = (
     Flag(names=("pipeline-model-parallel-layout",), field="listed_stages", form="text"),
     Flag(names=("sequence-parallel",), field="sequence_parallel", form="switch"),
     Flag(names=("use-distributed-optimizer",), field="distributed_optimizer", form="switch"),
+    Flag(names=("num-distributed-optimizer-instances",), field="optimizer_copies", form="whole"),
     Flag(names=("overlap-grad-reduce",), field="overlap_gradients", form="switch"),
     Flag(names=("overlap-param-gather",), field="overlap_parameters", form="switch"),
     Flag(names=("tp-comm-overlap",), field="overlap_tensor_parallel", form="switch"),

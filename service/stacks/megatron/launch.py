@@ -134,6 +134,7 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
     has_experts_apart = layout.expert_parallel > 1
     is_divided = layout.zero_stage > 0 and launch.question.optimizer != MUON
     way, layers = layout.pipeline_layout, launch.question.model.num_layers // chunks
+    copies = layout.data_parallel // layout.shard_group if is_divided and launch.is_hybrid else None
     return {
         **named(
             FLAGS,
@@ -145,7 +146,12 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
             expert_parallel=layout.expert_parallel if has_experts_apart else None,
         ),
         "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,
-        **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=is_divided),
+        **named(
+            FLAGS,
+            sequence_parallel=layout.sequence_parallel,
+            distributed_optimizer=is_divided,
+            optimizer_copies=copies,
+        ),
         **_overlap_options(launch),
     }
 

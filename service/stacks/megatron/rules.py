@@ -13,9 +13,11 @@ from typing import Any
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
 from plimsoll.service.stacks.megatron.experts import told_expert_tensor
+from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.pipelines import counted_blocks, virtual_stages
-from plimsoll.service.stacks.megatron.states import broken_rules_of_states
+from plimsoll.service.stacks.megatron.states import broken_rules_of_states, copies_of_states
 from plimsoll.service.workloads.commands.divisors import divisors_text
+from plimsoll.service.workloads.commands.flags import option
 
 # Layers are dealt out to other stages than the options that are read say; forks have some of their own for it.
 OTHER_STAGES = re.compile(
@@ -160,6 +162,7 @@ def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[s
         named += f" x pipeline {stages} = {of_experts}"
         yield f"its experts' degrees ({named} ranks) do not divide its {ranks} processes"
         return
+    yield from _of_copies(values, ranks // (tensor * stages), ranks // of_experts if of_experts else 0)
     replicas, micro, batch = ranks // of_replica, int(values["micro_batch_size"]), values.get("global_batch_size")
     if batch is not None and micro and int(batch) % (micro * replicas) and not VARYING_BATCH & set(others):
         step = micro * replicas
@@ -167,3 +170,16 @@ def _of_ranks(values: Values, others: Collection[str], ranks: int) -> Iterator[s
             f"--global-batch-size {batch} is no multiple of {step} (micro-batch {micro} x {replicas} replicas): "
             f"{' or '.join(str(near) for near in (int(batch) // step * step, -(-int(batch) // step) * step) if near)}"
         )
+
+
+def _of_copies(values: Values, replicas: int, expert_replicas: int) -> Iterator[str]:
+    """Yield what copies of the distributed optimizer do not divide, of ranks that share weights and of experts' own.
+
+    Source: core/parallel_state.py, initialize_model_parallel ("divisible by partial DistOpt shard factor").
+    """
+    copies, flag = copies_of_states(values), option(FLAGS, "optimizer_copies")
+    if copies < 1 or replicas % copies:
+        yield f"{flag} {copies} does not divide {replicas} ranks of data x context parallel: {divisors_text(replicas)}"
+    elif values.get("experts") and expert_replicas % copies:
+        near = divisors_text(expert_replicas)
+        yield f"{flag} {copies} does not divide {expert_replicas} ranks that share experts: {near}"

@@ -48,8 +48,28 @@ def told_states(values: Values) -> States:
     return States(training=training, memory_saving=tuple(option(FLAGS, name) for name in saving))
 
 
+def copies_of_states(values: Values) -> int:
+    """Return how many copies of the distributed optimizer share the replicas among them."""
+    return int(values.get("optimizer_copies", 1)) if values.get("distributed_optimizer") else 1
+
+
+def why_copies_are_not_planned(values: Values, data_parallel: int, context_parallel: int) -> str | None:
+    """Return why no plan has its copies of the distributed optimizer; None where one has."""
+    copies = copies_of_states(values)
+    if copies == 1:
+        return None
+    named = f"{option(FLAGS, 'optimizer_copies')} {copies} is not planned"
+    if data_parallel % copies:
+        return f"{named}: copies of whole replicas are, and {data_parallel} replicas do not divide by it"
+    if data_parallel * context_parallel == copies:
+        return f"{named}: it leaves each rank all states of its own"
+    return None
+
+
 def broken_rules_of_states(values: Values) -> Iterator[str]:
     """Yield what its options on states break, as Megatron-LM asserts it."""
+    if int(values.get("optimizer_copies", 1)) > 1 and not values.get("distributed_optimizer"):
+        yield f"{option(FLAGS, 'optimizer_copies')} needs {option(FLAGS, 'distributed_optimizer')}"
     aware = option(FLAGS, "precision_aware")
     if values.get("precision_aware"):
         if str(values.get("optimizer", ADAM)) != ADAM:

@@ -54,6 +54,17 @@ def test_hybrid_sharding_reduces_shards_between_groups():
     assert row.bytes_per_layer == 4 * LAYER // 8
 
 
+def test_copies_of_megatron_s_distributed_optimizer_add_up_their_parts_of_gradients():
+    rows = table("megatron", data_parallel=16, shard_group=8, zero_stage=1)
+    row = rows["replica", "all_reduce"]
+    assert (row.bytes_per_layer, row.calls_per_step) == (4 * LAYER // 8, 32)
+    whole = table("megatron", data_parallel=16, zero_stage=1)
+    assert ("replica", "all_reduce") not in whole
+    # Within a node of eight both collectives are faster than over two.
+    assert rows["data", "reduce_scatter"].seconds < whole["data", "reduce_scatter"].seconds
+    assert rows["data", "all_gather"].seconds < whole["data", "all_gather"].seconds
+
+
 def test_megatron_s_distributed_optimizer_reduces_once_a_step():
     rows = table("megatron", data_parallel=8, zero_stage=1)
     assert rows["data", "reduce_scatter"].calls_per_step == 32

@@ -11,7 +11,7 @@ from tests.planners.training_cases import job
     [
         ("framework", "megatron", {"zero_stage": 1}, {"zero_stage": 3}),
         ("framework", "ddp", {}, {"tensor_parallel": 2}),
-        ("framework", "megatron", {"data_parallel": 8}, {"data_parallel": 8, "shard_group": 4}),
+        ("framework", "nanotron", {"data_parallel": 8}, {"data_parallel": 8, "shard_group": 4}),
         ("framework", "fsdp2", {"zero_stage": 3, "recompute": 2}, {"zero_stage": 3, "recompute": 2, "full_layers": 4}),
         ("heads_divide", "reference", {"tensor_parallel": 8}, {"tensor_parallel": 16}),
         ("heads_divide", "reference", {"tensor_parallel": 4}, {"tensor_parallel": 3}),

@@ -18,6 +18,7 @@ def test_adam_on_the_device_is_the_plugin_s():
     ("changes", "reason"),
     [
         ({"offload": "optimizer"}, "no option for states on the host"),
+        ({"shard_group": 4}, "no option for copies of the distributed optimizer"),
         ({"asked": {"optimizer": "muon"}}, "knows Adam and SGD alone"),
     ],
 )

@@ -37,6 +37,31 @@ def test_parts_of_layers_that_are_recomputed_are_read(options, asked):
     assert found.memory_saving == ()
 
 
+COPIES = "--use-distributed-optimizer --num-distributed-optimizer-instances"
+
+
+@pytest.mark.parametrize(("copies", "group"), [(1, None), (3, 8), (12, 2)])
+def test_copies_of_the_distributed_optimizer_are_shard_groups(copies, group):
+    found = read(f"{COPIES} {copies}")
+    assert isinstance(found, Launch)
+    assert found.request["layout"]["zero_stage"] == 1
+    assert found.request["layout"].get("shard_group") == group
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (f"{COPIES} 24", "leaves each rank all states of its own"),
+        # 24 ranks of data x context divide by 2, and 3 replicas do not.
+        (f"{COPIES} 2 --context-parallel-size 8", "instances 2 is not planned"),
+    ],
+)
+def test_copies_that_no_plan_has_are_not_read(options, reason):
+    found = read(options)
+    assert isinstance(found, NotRead)
+    assert reason in found.reason
+
+
 def test_a_part_that_nobody_knows_is_not_read():
     found = read("--recompute-granularity selective --recompute-modules layernorm mlq")
     assert isinstance(found, NotRead)

@@ -115,6 +115,13 @@ def test_megatron_core_accepts_a_dense_model_in_every_dimension_of_a_mesh():
     assert (found.gated_linear_unit, found.add_bias_linear, found.layernorm_epsilon) == (True, False, 1e-05)
 
 
+def test_copies_of_the_distributed_optimizer_are_told_and_come_back():
+    given = launch("megatron", data_parallel=16, tensor_parallel=2, shard_group=4, zero_stage=1)
+    assert told(given)["num_distributed_optimizer_instances"] == "4"
+    whole = launch("megatron", data_parallel=16, tensor_parallel=2, zero_stage=1)
+    assert "num_distributed_optimizer_instances" not in told(whole)
+
+
 def test_megatron_core_accepts_experts_over_tensor_ranks():
     given = launch(
         "megatron", config=QWEN_3_30B_A3B, data_parallel=4, tensor_parallel=2, expert_parallel=8,

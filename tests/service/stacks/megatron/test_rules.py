@@ -10,6 +10,7 @@ COMMAND = (
     "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --vocab-size 128256"
 )
+DIVIDED = "--use-distributed-optimizer --num-distributed-optimizer-instances"
 HIDDEN_EXCHANGE = "--num-experts 8 --expert-model-parallel-size 2 --overlap-moe-expert-parallel-comm"
 
 
@@ -73,6 +74,13 @@ def read(flags: str, *, each: int = 8, nodes: str = "6"):
         ("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4", "do not divide its 48 processes"),
         # 48 replicas of one sequence: 96 and 144 are the nearest.
         ("--global-batch-size 100", "no multiple of 48 (micro-batch 1 x 48 replicas): 96 or 144"),
+        (f"{DIVIDED} 5", "--num-distributed-optimizer-instances 5 does not divide 48 ranks of data x context parallel"),
+        # Of 48 ranks 12 share the experts of each of four.
+        (
+            f"{DIVIDED} 8 --num-experts 8 --expert-model-parallel-size 4",
+            "8 does not divide 12 ranks that share experts",
+        ),
+        ("--num-distributed-optimizer-instances 2", "instances needs --use-distributed-optimizer"),
         ("--tensor-model-parallel-size 0", "do not divide its 48 processes"),
     ],
 )
@@ -93,6 +101,7 @@ def test_megatron_refuses_these_arguments(flags: str, reason: str):
         "--pipeline-model-parallel-size 3 --account-for-loss-in-pipeline-split",
         "--global-batch-size 100 --rampup-batch-size 48 48 1000",
         "--num-experts 8 --expert-model-parallel-size 2",
+        f"{DIVIDED} 6",
         HIDDEN_EXCHANGE,
         f"{HIDDEN_EXCHANGE} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4",
     ],

@@ -128,9 +128,15 @@ def data_parallel_config(job: TraceJob) -> Any:
     return DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=uses_distributed_optimizer(job),
+        num_distributed_optimizer_instances=optimizer_copies(job),
         overlap_grad_reduce=_hides_gradients(job),
         overlap_param_gather=_hides_parameters(job),
     )
+
+
+def optimizer_copies(job: TraceJob) -> int:
+    """Return how many copies of the distributed optimizer there are over the replicas."""
+    return job.data_parallel // job.shard_group if uses_distributed_optimizer(job) else 1
 
 
 def optimizer_config(job: TraceJob) -> Any:

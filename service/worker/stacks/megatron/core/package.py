@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.stacks.megatron.core.arguments import optimizer_copies
 from plimsoll.service.worker.stacks.megatron.core.emerging_optimizers import named_where_missing
 from plimsoll.service.worker.stacks.megatron.core.host import hybrid_optimizer_on_host
 from plimsoll.service.worker.stacks.megatron.core.routing import tokens_shared_out
@@ -87,6 +88,7 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
                 virtual_pipeline_model_parallel_size=job.virtual_pipeline if job.virtual_pipeline > 1 else None,
                 context_parallel_size=job.context_parallel,
                 expert_model_parallel_size=job.expert_parallel,
+                num_distributed_optimizer_instances=optimizer_copies(job),
                 expert_tensor_parallel_size=job.expert_tensor_parallel if job.expert_parallel > 1 else None,
                 create_gloo_process_groups=False,
             )

@@ -21,6 +21,21 @@ class _Event:
         """Do nothing."""
 
 
+class _Entered:
+    """A stream that is current in a block, and in another one again, as CUDA's may be."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._blocks: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._blocks.append(torch.cpu.stream(self._stream))
+        self._blocks[-1].__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._blocks.pop().__exit__(*raised)
+
+
 def _new_stream(_device: Any = None, **_options: Any) -> Any:
     return torch.cpu.Stream()
 
@@ -34,11 +49,13 @@ def streams_of_the_trace() -> Iterator[None]:
     """Let code that names CUDA's streams have those that the trace numbers, and leave none of them behind."""
     from megatron.core.pipeline_parallel import utils
 
+    first = torch.cpu.current_stream()
     with (
         replaced(torch.cuda, "Stream", _new_stream),
         replaced(torch.cuda, "Event", _Event),
-        replaced(torch.cuda, "stream", lambda entered: torch.cpu.stream(entered)),
+        replaced(torch.cuda, "stream", _Entered),
         replaced(torch.cuda, "current_stream", lambda *_device: torch.cpu.current_stream()),
+        replaced(torch.cuda, "default_stream", lambda *_device: first),
         replaced(torch.cuda.nvtx, "range_push", _nothing),
         replaced(torch.cuda.nvtx, "range_pop", _nothing),
         replaced(utils, "_COMP_STREAM", None),

@@ -302,6 +302,22 @@ DENSE = config(vocab_size=2048, hidden_size=512, intermediate_size=1152, num_hid
 MIXTURE = DENSE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
+def test_copies_of_the_distributed_optimizer_hold_as_much_as_is_planned():
+    # Two copies over two replicas each: states are divided by two, and main gradients are reduced beside their stream.
+    layout = {"data_parallel": 4, "shard_group": 2, "zero_stage": 1}
+    asked = {"model": describe_config(DENSE, name="small"), "sequence_length": 512, "global_batch_size": 16}
+    planned = events("megatron", layout=layout, **asked)
+    ledger = megatron(
+        config=DENSE, micro_batch_size=1, accumulation_steps=4, sequence_length=512, shard_group=2, recompute="none"
+    )
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.step > 0]
+    traced_bytes = max(sum(piece.requested_bytes for piece in ledger.peak(start, end).live) for start, end in ranges)
+    assert max(event.total for event in planned) == pytest.approx(traced_bytes, rel=0.0004)
+    whole = megatron(config=DENSE, micro_batch_size=1, accumulation_steps=4, sequence_length=512, recompute="none")
+    states = requested_bytes(ledger, Kind.OPTIMIZER_STATE), requested_bytes(whole, Kind.OPTIMIZER_STATE)
+    assert states[0] == pytest.approx(2 * states[1], rel=0.001)
+
+
 class TestMultiTokenPrediction:
     """Plans held to Megatron-Core's own layers for further tokens; docs/agreement.md says how near others are."""
 
