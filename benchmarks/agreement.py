@@ -285,6 +285,8 @@ MORE_LIGER_WAYS: tuple[dict[str, Any], ...] = (
     LIGER | {"framework": "fsdp2", "recompute": "full"},
 )
 ZERO = {"framework": "deepspeed"}
+# A second copy of the weights in smaller groups (ZeRO++).
+TWICE = ZERO | {"zero_stage": 3, "gpus": 8}
 # Run for `ZERO_MODELS`: every stage of DeepSpeed's ZeRO, whole sequences and short ones, adapters and accumulation.
 ZERO_MODELS = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-7B")
 ZERO_WAYS: tuple[dict[str, Any], ...] = (
@@ -293,6 +295,10 @@ ZERO_WAYS: tuple[dict[str, Any], ...] = (
     ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 2},
     ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 3, "micro_batches": 2},
     ZERO | {"recompute": "none", "sequence_length": 2048, "zero_stage": 3, "method": "lora"},
+    TWICE | {"recompute": "none", "sequence_length": 4096, "secondary_shard_group": 4},
+    TWICE | {"recompute": "full", "sequence_length": 8192, "secondary_shard_group": 2},
+    TWICE | {"recompute": "none", "sequence_length": 512, "secondary_shard_group": 4, "micro_batches": 2},
+    TWICE | {"recompute": "none", "sequence_length": 2048, "secondary_shard_group": 4, "method": "lora"},
 )
 MOVED = ZERO | {"recompute": "none", "sequence_length": 4096, "offload": "optimizer"}
 EVERY_STATE = {"zero_stage": 3, "offload": "optimizer+parameters"}
@@ -395,6 +401,7 @@ class Case:
             "micro_batches": "micro-batches ",
             "micro_batch": "sequences ",
             "zero_stage": "stage ",
+            "secondary_shard_group": "second copy over ",
             "context_parallel": "context ",
             "expert_parallel": "experts ",
             "pipeline_schedule": "",
@@ -513,6 +520,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
             virtual_pipeline=way.pop("virtual_pipeline", 1),
             context_parallel=context,
             zero_stage=way.pop("zero_stage", 3),
+            secondary_shard_group=way.pop("secondary_shard_group", 1),
             **way,
         ),
         **training,

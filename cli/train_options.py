@@ -165,6 +165,13 @@ TRAIN: tuple[RequestOption, ...] = (
     ),
     option("--zero --zero-stage", "layout.zero_stage", "ZeRO stage, 0 to 3.", int, LAYOUT_PANEL),
     option("--shard-group", "layout.shard_group", "Ranks that share one copy.", int, LAYOUT_PANEL),
+    option(
+        "--secondary-shard-group",
+        "layout.secondary_shard_group",
+        "Ranks that share a second copy of the weights, 1 for none.",
+        int,
+        LAYOUT_PANEL,
+    ),
     option("--offload", "layout.offload", "none, optimizer or optimizer+parameters.", panel=LAYOUT_PANEL),
     option("--offload-target", "layout.offload_target", "cpu or nvme.", panel=LAYOUT_PANEL),
     option(

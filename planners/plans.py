@@ -32,6 +32,7 @@ class Layout:
     `recompute_layers` are those of each stage that full recompute covers, None for all; `recompute_modules` the parts
     of every layer that selective recompute names, none where it does what the framework does. `pipeline_layout` says
     how a pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
+    `secondary_shard_group` ranks share a second copy of the weights, one where there is none.
     `overlap` says which traffic computation hides; None in answers of versions that did not say.
     """
 
@@ -58,6 +59,7 @@ class Layout:
     pipeline_layout: str | None = None
     overlap: HiddenTraffic | None = None
     recompute_modules: tuple[str, ...] = ()
+    secondary_shard_group: int = 1
 
     @property
     def recompute_asked(self) -> str | dict[str, int] | dict[str, list[str]]:

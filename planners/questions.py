@@ -55,7 +55,8 @@ class LayoutRequest:
 
     `data_parallel` counts replicas of the batch; `shard_group` is how many of
     them share one copy of what ZeRO shards. `zero_stage` 1 shards optimizer
-    states, 2 gradients too, 3 parameters too. `pipeline_schedule` is `1f1b` (with
+    states, 2 gradients too, 3 parameters too; with it `secondary_shard_group` ranks share a
+    second copy of the weights, one meaning none. `pipeline_schedule` is `1f1b` (with
     virtual stages its interleaved form), `gpipe` (all forward passes first) or
     `pipedream` (no flush, a version of the weights for each micro-batch in flight).
     `pipeline_layout` is how a pipeline's blocks are divided among its stages
@@ -71,6 +72,7 @@ class LayoutRequest:
     sequence_parallel: bool | None = None
     zero_stage: int | None = None
     shard_group: int | None = None
+    secondary_shard_group: int | None = None
     offload: str | None = None
     offload_target: str | None = None
     pipeline_schedule: str | None = None

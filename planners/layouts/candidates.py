@@ -41,7 +41,8 @@ class Candidates:
     `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`, `pipeline_layout` the ways in which the job's
     pipelines may be divided (`Job.pipeline_layouts`);
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
-    for all of them. `kept` holds what was worked out of these layouts already (`once`).
+    for all of them. A `secondary_shard_group` of one is none. `kept` holds what was worked out of these layouts
+    already (`once`).
     """
 
     data_parallel: IntArray
@@ -55,6 +56,7 @@ class Candidates:
     sequence_parallel: BoolArray
     zero_stage: IntArray
     shard_group: IntArray
+    secondary_shard_group: IntArray
     offload: IntArray
     micro_batch_size: IntArray
     recompute: IntArray
@@ -117,6 +119,7 @@ class Candidates:
             sequence_parallel=bool(self.sequence_parallel[index]),
             zero_stage=int(self.zero_stage[index]),
             shard_group=int(self.shard_group[index]),
+            secondary_shard_group=int(self.secondary_shard_group[index]),
             offload=OFFLOADS[int(self.offload[index])],
             offload_target=offload_target,
             micro_batch_size=int(self.micro_batch_size[index]),
@@ -196,6 +199,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "expert_overlap": False,
         "sequence_parallel": False,
         "zero_stage": 0,
+        "secondary_shard_group": 1,
         "offload": 0,
         "micro_batch_size": 1,
         "recompute": NONE,

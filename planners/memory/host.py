@@ -18,6 +18,7 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows
+from plimsoll.planners.memory import secondary_shards
 from plimsoll.planners.memory.activation_offload import offloaded_bytes
 from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.holdings import Holdings
@@ -61,5 +62,9 @@ def host_bytes(held: Holdings, active: Activity, layouts: Candidates, rows: Stag
 
     `active` are the activations before any is offloaded.
     """
-    offloaded = np.ceil(placed(held, layouts, job).host + offloaded_bytes(active, layouts, rows, held, job))
+    offloaded = np.ceil(
+        placed(held, layouts, job).host
+        + offloaded_bytes(active, layouts, rows, held, job)
+        + secondary_shards.on_host(layouts, job)
+    )
     return np.array(offloaded + saving_host_bytes(layouts, job, held), ndmin=rows.stage.ndim, copy=None)

@@ -16,6 +16,7 @@ from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.bases import (
+    SECONDARY,
     are_chunks_finer,
     only,
     with_expert_overlap,
@@ -113,6 +114,7 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
             **degrees,
             # Stage 0 shards nothing, so that a group means nothing to it.
             shard_group=np.where(zero_stage == 0, bases["data_parallel"], bases["shard_group"]),
+            secondary_shard_group=_secondary_groups(question, bases, zero_stage),
             sequence_parallel=bases["sequence_parallel"].astype(bool),
             expert_overlap=hides_exchange,
             zero_stage=zero_stage,
@@ -124,6 +126,16 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
         ),
         np.asarray(~is_repeated),
     )
+
+
+def _secondary_groups(question: TrainingQuestion, bases: Mapping[str, IntArray], zero_stage: IntArray) -> IntArray:
+    """Return how many ranks share a second copy of the weights: what is asked for, or else none below ZeRO stage 3."""
+    asked = question.layout.secondary_shard_group
+    if asked is not None:
+        return np.array([asked])
+    if SECONDARY not in bases:
+        return np.ones(1, dtype=np.int64)
+    return np.where(zero_stage == HIGHEST_ZERO_STAGE, bases[SECONDARY], 1)
 
 
 def _full_layers(
@@ -201,6 +213,8 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
     """Return the stages to try; who fixes a shard group wants something sharded over it."""
     if request.zero_stage is not None:
         return (request.zero_stage,)
+    if request.secondary_shard_group not in (None, 1):
+        return tuple(stage for stage in able if stage == HIGHEST_ZERO_STAGE)
     return able if request.shard_group is None else tuple(stage for stage in able if stage > 0)
 
 

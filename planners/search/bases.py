@@ -23,6 +23,7 @@ from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
 
 Bases = dict[str, IntArray]
+SECONDARY = "secondary_shard_group"
 
 
 def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
@@ -74,6 +75,19 @@ def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bas
     groups = sorted({group for replicas in distinct(data)[0].tolist() for group in divisors(replicas)})
     grouped = _times(bases, "shard_group", _fixed_or(fixed, groups))
     return _where(grouped, grouped["data_parallel"] % grouped["shard_group"] == 0)
+
+
+def with_secondary_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with no second copy of the weights, and with one of each part of a node that replicas fill.
+
+    Without a choice they say nothing of it.
+    """
+    if question.layout.secondary_shard_group is not None or not job.profile.can.secondary_shard_group:
+        return bases
+    groups = _times(bases, SECONDARY, divisors(question.hardware.gpus_per_node))
+    data, group = groups["data_parallel"], groups[SECONDARY]
+    # Shared by all replicas it is the first one again.
+    return _where(groups, (group == 1) | ((group < data) & (data % group == 0)))
 
 
 def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first: bool = False) -> Bases:

@@ -26,6 +26,7 @@ from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
 from plimsoll.planners.search.bases import (
+    SECONDARY,
     Bases,
     every_mesh,
     expert_overlap_choices,
@@ -34,6 +35,7 @@ from plimsoll.planners.search.bases import (
     together,
     with_extreme_micro_batches,
     with_micro_batches,
+    with_secondary_groups,
     with_shard_groups,
     with_stages,
 )
@@ -115,6 +117,7 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     if sized["gpus"].size * each > FEW_LAYOUTS:
         return None
     bases = with_shard_groups(with_stages(sized, beyond.question, beyond.job), beyond.question, beyond.job)
+    bases = with_secondary_groups(bases, beyond.question, beyond.job)
     if bases["gpus"].size * each > FEW_LAYOUTS:
         return None
     return _grid_of_groups(beyond, bases)
@@ -144,8 +147,14 @@ def least_memory(beyond: Beyond, should_stop: ShouldStop) -> Pool | None:
 
 
 def _grid_of_groups(beyond: Beyond, bases: Bases) -> Grid:
-    """Return the grid of bases with shard groups; ZeRO stage 0, to which a group means nothing, has no smaller ones."""
+    """Return the grid of bases with shard groups, each layout once.
+
+    ZeRO stage 0, to which a group means nothing, has no smaller ones, and none below 3 has a second copy of weights.
+    """
     grid = grid_over(beyond.question, beyond.job, bases, beyond.choices)
+    if SECONDARY in bases:
+        is_below = (grid.layouts.zero_stage < HIGHEST_ZERO_STAGE) & (bases[SECONDARY] > 1)
+        grid = replace(grid, distinct=grid.distinct & ~is_below)
     if beyond.question.layout.shard_group is not None:
         return grid
     is_repeated = (grid.layouts.zero_stage == 0) & (bases["shard_group"] != bases["data_parallel"])
@@ -216,6 +225,7 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         if not staged["gpus"].size:
             continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)
+        bases = with_secondary_groups(bases, beyond.question, beyond.job)
         # Computing more again makes none of them faster.
         bases = _fast(bases, _seconds(beyond, bases), best)
         for turn, some in _turns(beyond, bases):

@@ -129,6 +129,7 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.expert_overlap,
         layouts.sequence_parallel,
         layouts.shard_group != layouts.data_parallel,
+        layouts.secondary_shard_group > 1,
         layouts.offload > 0,
         layouts.offload > 0,
         layouts.activation_offload,
@@ -140,7 +141,7 @@ def complexity(layouts: Candidates) -> FloatArray:
 
 
 # Axes that bases have once they are divided into stages, and what of each is no moving part.
-LATER_AXES = (("virtual_pipeline", 1), ("pipeline_layout", 0), ("expert_overlap", 0))
+LATER_AXES = (("virtual_pipeline", 1), ("pipeline_layout", 0), ("expert_overlap", 0), ("secondary_shard_group", 1))
 
 
 def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:

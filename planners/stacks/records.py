@@ -292,7 +292,8 @@ class Capabilities:
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
-    default first. `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
+    default first; `secondary_shard_group` marks a second copy of stage 3's weights in smaller groups (ZeRO++, hpZ).
+    `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
     stages from which these can lie on the host, and with `lone_rank_offload` they can where a rank shares them with no
     other; `undivided_optimizers` are those whose states no ZeRO stage
     divides, `state_dtypes_from` is the one from which gradients and states can have other dtypes than the stack's own,
@@ -314,6 +315,7 @@ class Capabilities:
     sequence_parallel: tuple[bool, ...]
     pipeline_layouts: tuple[str, ...]
     shard_group: bool
+    secondary_shard_group: bool
     offload: tuple[Offload, ...]
     offload_targets: tuple[OffloadTarget, ...]
     optimizer_offload_from: int

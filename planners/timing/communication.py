@@ -24,6 +24,7 @@ from plimsoll.planners.timing.experts import (
 )
 from plimsoll.planners.timing.traffic import (
     ALL_REDUCES_PER_LAYER,
+    Groups,
     context_message_bytes,
     gathers,
     gathers_once_a_step,
@@ -70,7 +71,7 @@ def communication_of(
         calls = 2 * micro_batches * int(one.virtual_pipeline[0])
         seconds = calls * _seconds(send_seconds, message / division, groups.pipeline)
         rows.append(_row("pipeline", "send", message / division, calls, seconds))
-    rows.extend(_data_rows(one, job, layers, micro_batches, groups.data, groups.shard, groups.replica))
+    rows.extend(_data_rows(one, job, layers, micro_batches, groups))
     return tuple(rows)
 
 
@@ -88,11 +89,10 @@ def _data_rows(
     job: Job,
     layers: int,
     micro_batches: int,
-    data: RankGroup,
-    shard: RankGroup,
-    replica: RankGroup,
+    groups: Groups,
 ) -> list[Communication]:
     """Return gradient reduction and weight gathering, as the ZeRO stage orders them."""
+    data, shard, replica = groups.data, groups.shard, groups.replica
     stage, part = int(one.zero_stage[0]), job.layers[0]
     by = divisions(one, np.full_like(one.tensor_parallel, WHOLE), job)
     learning = float(split_elements(part, by)[0])
@@ -114,7 +114,11 @@ def _data_rows(
     if stage >= 2 and int(shard.ranks[0]) > 1:
         reductions = 1 if gathers_once_a_step(one, job)[0] else micro_batches
         # Weights that lie whole are gathered once, when each rank has updated its part.
-        add("data", "all_gather", weights, layers * max(int(gathers(one, job)[0]), 1), shard)
+        each = max(int(gathers(one, job)[0]), 1)
+        has_copy = bool(one.secondary_shard_group[0] > 1)
+        add("data", "all_gather", weights, layers * (1 if has_copy else each), shard)
+        if has_copy:
+            add("secondary", "all_gather", weights, layers * (each - 1), groups.secondary)
         add("data", "reduce_scatter", gradient, layers * reductions, shard)
     if stage >= 1 and is_copied:
         add("replica", "all_reduce", gradient / int(shard_ranks(one, job)[0]), layers, replica)

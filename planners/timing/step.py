@@ -15,6 +15,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
+from plimsoll.planners.memory.secondary_shards import secondary_bytes
 from plimsoll.planners.plans import Step, StepParts
 from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
 from plimsoll.planners.timing.collectives import send_seconds
@@ -29,6 +30,7 @@ from plimsoll.planners.timing.stalls import stall_seconds
 from plimsoll.planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
+    gathers,
     rank_groups,
     tensor_parallel_message_bytes,
     update_gather_seconds,
@@ -306,6 +308,10 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     offloaded = np.where(layouts.offload >= 1, there_and_back + on_host, 0.0)
     drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
     weights_up = weights_up + _frozen_up_seconds(layouts, job, pcie)
+    if layouts.secondary_shard_group.max(initial=1) > 1:
+        # Each gather but a step's first takes a part of the second copy up in the place of one of the first.
+        more = np.maximum(secondary_bytes(layouts, job) - elements * size, 0.0)
+        weights_up = weights_up + (gathers(layouts, job) - 1) * more / pcie
     return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives
 
 

@@ -51,6 +51,7 @@ class Groups:
     shard: RankGroup
     replica: RankGroup
     data: RankGroup
+    secondary: RankGroup
     pipeline: RankGroup
 
 
@@ -73,6 +74,7 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
         shard=group(ranks, shard_stride, stack.data_hop_multiple),
         replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
         data=group(data * context, tensor, stack.data_hop_multiple),
+        secondary=group(layouts.secondary_shard_group, tensor * context, stack.data_hop_multiple),
         pipeline=group(layouts.pipeline_parallel, tensor * context * data, 1.0),
     )
 
@@ -135,7 +137,8 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     the gradients and so reduces after every micro-batch, in one call a layer or one a
     matrix, as the stack does it. Weights are gathered as often as `gathers` says. Copies of what is sharded add up
     their parts of the gradients, once a step (Megatron-Core: core/distributed/param_and_grad_buffer.py,
-    `start_grad_sync`).
+    `start_grad_sync`). With a second copy of the weights the first gather of a step alone is of all ranks
+    (`planners/memory/secondary_shards.py`).
     """
     micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
     gradient_bytes = stage_parameters(layouts, job) * job.reduce_bytes
@@ -150,7 +153,12 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
         divided,
         all_reduce_seconds(gradient_bytes, groups.data),
     )
-    sharded = np.where(stage >= 2, gathers(layouts, job) * gather + micro_batches * reduce, once)
+    gathered = gathers(layouts, job) * gather
+    if layouts.secondary_shard_group.max(initial=1) > 1:
+        near = _by_layer(_gathered_bytes(layouts, job), groups.secondary, layouts, job, efficiency)
+        with_copy = gather + (gathers(layouts, job) - 1) * near
+        gathered = np.where(layouts.secondary_shard_group > 1, with_copy, gathered)
+    sharded = np.where(stage >= 2, gathered + micro_batches * reduce, once)
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
     result: FloatArray = np.where((stage >= 1) & is_copied, sharded + replicas, sharded)
     return result

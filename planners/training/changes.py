@@ -185,7 +185,9 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
     request = question.layout
     for field, words in (("tensor_parallel", "divides every layer"), ("pipeline_parallel", "divides the layers")):
         if getattr(request, field) is not None:
-            others: dict[str, None] = dict.fromkeys(("data_parallel", "shard_group", "sequence_parallel", field))
+            others: dict[str, None] = dict.fromkeys(
+                ("data_parallel", "shard_group", "secondary_shard_group", "sequence_parallel", field)
+            )
             freed = replace(request, **others)
             reason = f"Another {field} {words} over the GPUs; data_parallel follows from it."
             yield Change(
@@ -269,7 +271,7 @@ def _fewer_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[
     now, half = question.hardware.gpus.minimum, question.hardware.gpus.minimum // 2
     if answer.fits or now <= question.hardware.gpus_per_node:
         return
-    layout = replace(question.layout, data_parallel=None, shard_group=None)
+    layout = replace(question.layout, data_parallel=None, shard_group=None, secondary_shard_group=None)
     for least, most in ((half, now - 1), (1, half - 1)):
         if most < least:
             return
@@ -281,7 +283,7 @@ def _fewer_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[
 
 def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
     """Yield the next larger number of GPUs on which the job fits; of a tight plan twice as many and more, for room."""
-    layout = replace(question.layout, data_parallel=None, shard_group=None)
+    layout = replace(question.layout, data_parallel=None, shard_group=None, secondary_shard_group=None)
     now = answer.plan.layout.gpus if answer.fits else question.hardware.gpus.maximum
     reach = min(max(MOST_TIMES_THE_GPUS * now, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
     if reach <= now:

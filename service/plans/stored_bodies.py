@@ -24,6 +24,7 @@ BEFORE: Mapping[str, Any] = {
     "decode_context_parallel": 1,
     "expert_parallel": 1,
     "expert_tensor_parallel": 1,
+    "secondary_shard_group": 1,
     "virtual_pipeline": 1,
     "nvme_bytes": 0,
     "state_bytes_per_layer": 0,

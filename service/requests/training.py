@@ -239,6 +239,13 @@ class LayoutPart(Wire):
     sequence_parallel: bool | None = None
     zero_stage: Annotated[int, *whole(least=0, most=HIGHEST_ZERO_STAGE)] | None = None
     shard_group: Degree | None = None
+    secondary_shard_group: Annotated[
+        Degree | None,
+        Field(
+            description="Ranks that share a second copy of ZeRO stage 3's weights, from which all but a step's first "
+            "pass gathers (ZeRO++, `zero_hpz_partition_size`); 1 for none."
+        ),
+    ] = None
     offload: Offload | None = None
     offload_target: OffloadTarget | None = None
     pipeline_schedule: Annotated[

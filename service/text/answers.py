@@ -210,7 +210,8 @@ def _sharding(layout: Mapping[str, Any]) -> str:
         return "none (ZeRO stage 0)"
     if context > 1 and load_profile(layout["framework"]).sharding.over_context:
         return f"ZeRO stage {stage} over {group * context} = data {group} × context {context}"
-    return f"ZeRO stage {stage} over {group}"
+    copy = layout.get("secondary_shard_group", 1)
+    return f"ZeRO stage {stage} over {group}" + (f", a second copy of weights over {copy}" if copy > 1 else "")
 
 
 def _tokens(tokens: int | None) -> str | None:

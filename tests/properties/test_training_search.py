@@ -1,9 +1,9 @@
 """What a client fixes never beats what is left free, by the planner's own model.
 
-The laws hold for every degree, size and choice of the request but four, which no search tries: `recompute.every`,
-`recompute.modules`, a pipeline schedule other than 1F1B, and NVMe in place of the host where the request does not say
-what drives give. `any` prefers stacks that were measured: an unmeasured one may be faster only where a measured one has
-room on the device and is in time.
+The laws hold for every degree, size and choice of the request but five, which no search tries: `recompute.every`,
+`recompute.modules`, a pipeline schedule other than 1F1B, groups with a second copy of the weights that are no part of a
+node, and NVMe in place of the host where the request does not say what drives give. `any` prefers stacks that were
+measured: an unmeasured one may be faster only where a measured one has room on the device and is in time.
 """
 
 from __future__ import annotations
@@ -89,6 +89,27 @@ def test_no_layout_that_a_client_fixes_beats_the_free_one(data: st.DataObject):
     other = planned(fixed(data.draw, asked, asked.framework))
     assume(other is not None and other.fits)
     assert_no_worse(planned(asked), other, per_gpu=asked.objective == "cost")
+
+
+def test_no_second_copy_of_weights_beats_the_free_one():
+    asked = question(
+        model=described("meta-llama/Llama-3.1-70B"),
+        gpus=64,
+        sequence_length=4096,
+        global_batch_size=256,
+        framework="deepspeed",
+    )
+    found = {
+        group: planned(replace(asked, layout=LayoutRequest(zero_stage=3, secondary_shard_group=group)))
+        for group in (1, 2, 4, 8)
+    }
+    free = planned(asked)
+    for other in found.values():
+        assert other is not None
+        assert other.fits
+        assert_no_worse(free, other)
+    seconds = {group: chosen(other)[2] for group, other in found.items() if other is not None}
+    assert min(seconds[2], seconds[4], seconds[8]) < seconds[1]
 
 
 def test_no_layout_on_drives_beats_the_free_one_where_the_host_has_no_memory():

@@ -14,6 +14,7 @@ from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE
 from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
 from plimsoll.planners.search.able import problems
 from plimsoll.planners.search.bases import divisors
@@ -97,6 +98,7 @@ def fixed(draw: st.DrawFn, asked: TrainingQuestion, stack: str) -> TrainingQuest
     is_in_rounds = asked.global_batch_size // (data * micro_batch) % pipeline == 0
     chunks = divisors(layers) if can.virtual_pipeline and pipeline > 1 and is_in_rounds else [1]
     stage = draw(st.sampled_from(can.zero_stages))
+    twice = can.secondary_shard_group and stage == HIGHEST_ZERO_STAGE
     degrees = {
         "data_parallel": data,
         "tensor_parallel": tensor,
@@ -110,6 +112,7 @@ def fixed(draw: st.DrawFn, asked: TrainingQuestion, stack: str) -> TrainingQuest
         "shard_group": draw(st.sampled_from(divisors(data))) if can.shard_group and stage else None,
         "sequence_parallel": draw(st.sampled_from(can.sequence_parallel)) if tensor > 1 else None,
         "offload": draw(st.sampled_from(can.offload)),
+        "secondary_shard_group": draw(st.sampled_from(_secondary_groups(data))) if twice else None,
     }
     if asked.hardware.nvme_bytes_per_second is not None and degrees["offload"] != "none":
         degrees["offload_target"] = draw(st.sampled_from(can.offload_targets))
@@ -129,6 +132,11 @@ def fixed(draw: st.DrawFn, asked: TrainingQuestion, stack: str) -> TrainingQuest
         layout=LayoutRequest(**{name: value for name, value in degrees.items() if name not in left_free}),  # type: ignore[arg-type]
         **{name: value for name, value in choices.items() if name not in left_free},  # type: ignore[arg-type]
     )
+
+
+def _secondary_groups(replicas: int) -> list[int]:
+    """Return the groups that a search tries: parts of a node of eight that replicas fill."""
+    return [group for group in (1, 2, 4, 8) if group < replicas and replicas % group == 0] or [1]
 
 
 def on(asked: TrainingQuestion, least: int, most: int, *, is_free: bool = False) -> TrainingQuestion:

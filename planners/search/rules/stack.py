@@ -209,6 +209,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
         ),
         lacks=_smaller_groups,
     ),
+    _degree("secondary_shard_group"),
     _choice("offload", lambda can: can.offload, OFFLOADS),
     _choice("offload_target", lambda can: can.offload_targets),
     _choice("pipeline_schedule", lambda can: can.pipeline_schedules, words=_schedule),

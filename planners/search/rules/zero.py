@@ -10,6 +10,8 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
+EVERY_STATE = "optimizer+parameters"
+
 
 def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
     group, data = layouts.shard_group, layouts.data_parallel
@@ -58,9 +60,57 @@ SHARD_GROUP_HAS_RANKS = Rule(
 )
 
 
+def _has_no_second_copy(layouts: Candidates, _job: Job) -> BoolArray:
+    """Return where a second copy of the weights is asked for in a stage that does not divide them."""
+    whole: BoolArray = (layouts.secondary_shard_group > 1) & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
+    return whole
+
+
+def _second_copy(case: Case, _job: Job) -> str:
+    layout = case.layout
+    return f"secondary_shard_group {layout.secondary_shard_group} needs zero_stage 3, not {layout.zero_stage}."
+
+
+def _splits_second_copy(layouts: Candidates, _job: Job) -> BoolArray:
+    """Return where replicas are not whole groups that share a second copy (DeepSpeed, utils/groups.py)."""
+    group, data = layouts.secondary_shard_group, layouts.data_parallel
+    split: BoolArray = (group < 1) | (group > data) | (data % np.maximum(group, 1) != 0)
+    return split
+
+
+def _split_copy(case: Case, _job: Job) -> str:
+    layout = case.layout
+    return f"secondary_shard_group {layout.secondary_shard_group} does not divide data_parallel {layout.data_parallel}."
+
+
+def _copies_to_drives(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a second copy would lie on NVMe, for which torch has no tensors (`_partition_param_sec`)."""
+    if job.offload_target != NVME:
+        return NOWHERE
+    on_drives: BoolArray = (layouts.secondary_shard_group > 1) & (layouts.offload == OFFLOADS.index(EVERY_STATE))
+    return on_drives
+
+
+def _copy_on_drives(_case: Case, job: Job) -> str:
+    return f"{job.profile.name} keeps no second copy of weights (secondary_shard_group) of parameters on NVMe."
+
+
+SECONDARY_GROUP_DIVIDES = Rule(
+    name="secondary_group_divides",
+    field="secondary_shard_group",
+    reads=("secondary_shard_group", "data_parallel", "zero_stage", "offload"),
+    reason="a secondary_shard_group must divide data_parallel, and needs zero_stage 3 and no parameters on NVMe",
+    breaches=(
+        Breach(where=_has_no_second_copy, words=_second_copy),
+        Breach(where=_splits_second_copy, words=_split_copy),
+        Breach(where=_copies_to_drives, words=_copy_on_drives),
+    ),
+)
+
+
 def _moves_whole_parameters(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host in a stage that does not gather them when needed."""
-    moves_parameters = layouts.offload == OFFLOADS.index("optimizer+parameters")
+    moves_parameters = layouts.offload == OFFLOADS.index(EVERY_STATE)
     whole: BoolArray = moves_parameters & (layouts.zero_stage < job.profile.can.parameter_offload_from)
     return whole
 

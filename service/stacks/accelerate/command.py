@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.service.stacks.accelerate.files import values_of_accelerate
-from plimsoll.service.stacks.deepspeed.command import values_of_deepspeed
+from plimsoll.service.stacks.deepspeed.command import NO_DEVICE, values_of_deepspeed
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
 from plimsoll.service.workloads.commands.flags import Flag, options_unseen, read_flags
 from plimsoll.service.workloads.commands.launches import Launch, NotRead
@@ -214,12 +215,7 @@ def _method(values: Values, others: tuple[str, ...]) -> dict[str, Any] | NotRead
 def _trainer_layout(values: Values, gpus: int) -> dict[str, Any] | NotRead:
     layout: dict[str, Any] = {"data_parallel": gpus, "tensor_parallel": 1, "pipeline_parallel": 1, "offload": "none"}
     if values.get("use_deepspeed"):
-        layout["zero_stage"] = int(values.get("zero_stage", 2))  # accelerate launch's own default
-        if str(values.get("offload_parameters", "none")) != "none":
-            layout["offload"] = "optimizer+parameters"
-        elif str(values.get("offload_optimizer", "none")) != "none":
-            layout["offload"] = "optimizer"
-        return layout
+        return _of_deepspeed(values, layout)
     resharded = "shard_grad_op" if str(values.get("fsdp_reshards", "")).lower() == "false" else "full_shard"
     strategy = str(values.get("fsdp") or values.get("fsdp_strategy") or (resharded if values.get("use_fsdp") else ""))
     if not strategy:
@@ -230,6 +226,25 @@ def _trainer_layout(values: Values, gpus: int) -> dict[str, Any] | NotRead:
     if values.get("fsdp_offload") or "offload" in strategy.lower().split():
         layout["offload"] = "optimizer+parameters"
     return {**layout, "zero_stage": ZERO_STAGES[name]}
+
+
+def _of_deepspeed(values: Values, layout: dict[str, Any]) -> dict[str, Any] | NotRead:
+    layout["zero_stage"] = int(values.get("zero_stage", 2))  # accelerate launch's own default
+    if layout["zero_stage"] == HIGHEST_ZERO_STAGE:
+        layout["secondary_shard_group"] = max(int(values.get("secondary_group", 1)), 1)
+    of_parameters, of_optimizer = (
+        str(values.get(name, NO_DEVICE)) for name in ("offload_parameters", "offload_optimizer")
+    )
+    if of_parameters != NO_DEVICE:
+        layout["offload"] = "optimizer+parameters"
+    elif of_optimizer != NO_DEVICE:
+        layout["offload"] = "optimizer"
+    devices = {of_parameters, of_optimizer} - {NO_DEVICE}
+    if NVME in devices:
+        if len(devices) > 1:
+            return NotRead(reason="it offloads parameters and optimizer to different devices, which is not planned")
+        layout["offload_target"] = NVME
+    return layout
 
 
 # Scripts of any stack may take the Trainer's arguments.

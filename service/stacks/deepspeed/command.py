@@ -31,6 +31,7 @@ def values_of_deepspeed(path: str, container: Container) -> dict[str, Any]:
         {
             "use_deepspeed": True,
             "zero_stage": whole_of(below(config, ("zero_optimization", "stage")), path) or 0,
+            "secondary_group": whole_of(below(config, ("zero_optimization", "zero_hpz_partition_size")), path),
             "micro_batch_size": whole_of(config.get("train_micro_batch_size_per_gpu"), path),
             "accumulation": whole_of(config.get("gradient_accumulation_steps"), path),
             "bf16": switched_on(below(config, ("bf16", "enabled")) or below(config, ("bfloat16", "enabled"))),

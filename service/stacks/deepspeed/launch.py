@@ -79,6 +79,7 @@ def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) ->
             optimizer=question.optimizer,
             offload=layout.offload,
             offload_target=layout.offload_target,
+            secondary_group=layout.secondary_shard_group,
         ),
         **precision_section(question.precision),
         "autotuning": {"enabled": False},
@@ -123,7 +124,7 @@ def precision_section(precision: str) -> dict[str, Any]:
 
 
 def zero_section(
-    framework: str, zero_stage: int, *, optimizer: str, offload: str, offload_target: str
+    framework: str, zero_stage: int, *, optimizer: str, offload: str, offload_target: str, secondary_group: int = 1
 ) -> dict[str, Any]:
     """Return the part of the config that is about ZeRO and its offload; sizes of buckets are elements."""
     zero = load_profile(framework).zero
@@ -138,6 +139,8 @@ def zero_section(
             "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
+    if secondary_group > 1:
+        section["zero_hpz_partition_size"] = secondary_group
     if zero_stage == 3 and optimizer == "muon":
         section["reduce_scatter"] = False  # stage3.py: Muon reads whole gradients, and is not made beside a scatter
     if offload != "none":

@@ -66,7 +66,8 @@ class TraceJob:
     recomputation to that many layers of a stage, `recompute_every` to every so-manieth;
     `recompute_modules` are the parts of each layer that selective recomputation
     computes again, none meaning what the stack does. `data_parallel` ranks are grouped
-    into copies of `shard_group` ranks. `offload` says which states wait on the host, or on `offload_target`.
+    into copies of `shard_group` ranks; `secondary_shard_group` ranks share a second copy, one where there is none.
+    `offload` says which states wait on the host, or on `offload_target`.
     `gradient_dtype` is the format in which gradients are added up, None the stack's own. `reference` is that of a
     frozen model like the own one, with which this one is compared, None where there is none. `evaluation` follows every
     step that is traced. `multi_token_prediction` counts the layers that predict tokens behind the next one.
@@ -96,6 +97,7 @@ class TraceJob:
     context_parallel: int = 1
     expert_parallel: int = 1
     activation_offload: bool = False
+    secondary_shard_group: int = 1
     offload: str = "none"
     offload_target: str = "cpu"
     gradient_dtype: str | None = None

@@ -42,6 +42,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            secondary_shard_group=layout.get("secondary_shard_group", 1),
             virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),

@@ -43,6 +43,16 @@ def test_weights_that_stay_gathered_for_the_backward_pass_are_gathered_once_a_mi
     assert table("deepspeed", data_parallel=8, zero_stage=2)["data", "all_gather"].calls_per_step == 32
 
 
+def test_with_a_second_copy_of_the_weights_the_first_gather_alone_is_of_all_ranks():
+    rows = table("deepspeed", data_parallel=16, zero_stage=3, secondary_shard_group=8)
+    whole = table("deepspeed", data_parallel=16, zero_stage=3)
+    # One micro-batch of 32 layers, forwards and backwards.
+    assert whole["data", "all_gather"].calls_per_step == 2 * 32
+    assert rows["data", "all_gather"].calls_per_step == rows["secondary", "all_gather"].calls_per_step == 32
+    # Of a node of eight instead of two.
+    assert rows["secondary", "all_gather"].seconds < whole["data", "all_gather"].seconds / 2
+
+
 def test_a_torchtitan_pipeline_gathers_and_reduces_once_a_step():
     # Two stages of 16 layers, four replicas: four micro-batches, but one gather and one reduction a layer.
     rows = table("fsdp2", data_parallel=4, pipeline_parallel=2, zero_stage=3)

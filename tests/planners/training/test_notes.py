@@ -182,6 +182,9 @@ NAMED = {
     "overlap": lambda layout: (
         "exchange with experts overlapped" if layout.overlap and layout.overlap.expert_parallel else None
     ),
+    "secondary_shard_group": lambda layout: (
+        f"a second copy of weights over {layout.secondary_shard_group}" if layout.secondary_shard_group > 1 else None
+    ),
     "framework": lambda layout: f"with {layout.framework}",
     "gpus": lambda layout: f"on {layout.gpus} x",
     "data_parallel": lambda layout: f"data {layout.data_parallel}",

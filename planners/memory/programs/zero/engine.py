@@ -35,7 +35,7 @@ class ZeroEngineStage:
     - `sends_as_it_goes` says that gradients are on their way as soon as they are made, else they are added up;
     - `resting` is the reduction's bucket where it never goes; else it is `bucket` from the first gradient on, so many
       moments into the highest layer or with the head, and `bucket_before` in what comes before that; `persistent` are
-      weights that stay gathered until the update;
+      weights that stay gathered until the update, `second_copy` a rank's part of another copy until after it;
     - `embedding`, `head`, `head_back`, `embedding_back`: what the parts' tensors take, `flush` as the last bucket is
       reduced and `at_boundary` as all gradients are;
     - `message` is the residual stream of a micro-batch, `embedded` the embedding's output that the model holds,
@@ -53,6 +53,8 @@ class ZeroEngineStage:
     bucket: FloatArray
     moments_before_bucket: int
     persistent: FloatArray
+    second_copy_at_loss: FloatArray
+    second_copy: FloatArray
     embedding: Pass
     head: Pass
     head_back: Pass
@@ -80,6 +82,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     persistent = step.take("communication", "weights that stay gathered", stage.persistent)
     traffic = step.carry(_item_of_traffic(stage), "gathered weights and gradients")
     step.phase = FORWARD
+    second_copy = step.take("parameters", "second copy of the weights", stage.second_copy_at_loss)
     _pass(step, traffic, stage.embedding)
     stream = step.take("activations", "residual stream", stage.message)
     embedded = step.take("activations", "embedding's output", NO_BYTES)
@@ -121,6 +124,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
             step.moments(own.moments[first:], unsaved=unsaved)
         step.drop(kept[layer])
         step.resize(traffic, traffic.amount + own.traffic.left)
+    step.resize(second_copy, stage.second_copy)
     message = step.take("activations", "gradient of the stream", stage.message)
     step.drop(step.take("gradients", "gradient of the table's rows", stage.tied), tied)
     _pass(step, traffic, stage.embedding_back)
@@ -131,6 +135,7 @@ def zero_engine(step: Step, stage: ZeroEngineStage) -> None:
     step.drop(traffic, bucket, persistent)
     step.resize(lasting.gradients, stage.rest.all_gradients)
     update(step, stage.rest)
+    step.drop(second_copy)
 
 
 def _item_of_traffic(stage: ZeroEngineStage) -> str:

@@ -13,6 +13,7 @@ from plimsoll.planners.architecture import Operation, OperationKind
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.memory import secondary_shards
 from plimsoll.planners.memory.activations import NOTHING_SAVED, saved_bytes
 from plimsoll.planners.memory.eager_attention import attentions_of, has_scores, softmax_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest
@@ -85,6 +86,8 @@ def zero_engine_stage(asked: Question) -> ZeroEngineStage:
         bucket=np.where(is_flat, bucket, 0.0),
         moments_before_bucket=_moments_before_gradients(job),
         persistent=spread(lambda way: way.persistent),
+        second_copy_at_loss=np.ceil(secondary_shards.on_device_at_loss(layouts, job)),
+        second_copy=np.ceil(secondary_shards.on_device(layouts, job)),
         embedding=of_part(EMBEDDING, *FORWARDS),
         head=of_part(HEAD, *FORWARDS),
         head_back=of_part(HEAD, *BACKWARDS),

@@ -49,6 +49,7 @@ ALLOCATED: Mapping[str, Mapping[str, Kind]] = {
         "_muon_update_sub_group": Kind.OPTIMIZER_TEMPORARY,
         "_post_step": Kind.GATHERED_PARAMETER,
     },
+    "zero.partition_parameters.Init": {"_partition_param_sec": Kind.PARAMETER},
     "zero.partitioned_param_coordinator.PartitionedParameterCoordinator": {
         "fetch_sub_module": Kind.GATHERED_PARAMETER,
     },
@@ -85,6 +86,7 @@ def engine_config(job: TraceJob) -> dict[str, Any]:
             optimizer=job.optimizer,
             offload=job.offload,
             offload_target=job.offload_target,
+            secondary_group=job.secondary_shard_group,
         ),
         **precision_section(job.precision),
         **optimizer_section(job.optimizer),

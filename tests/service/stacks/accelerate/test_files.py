@@ -26,6 +26,20 @@ def launch(command: str, **files: str):
 def test_deepspeeds_file_says_the_stage_and_the_command_what_is_left_to_it():
     read = launch(f"deepspeed {TRAINER} --deepspeed /c/ds", ds=json.dumps(DEEPSPEED)).request
     assert (read["framework"], read["layout"]["zero_stage"], read["layout"]["offload"]) == ("deepspeed", 3, "optimizer")
+    assert "offload_target" not in read["layout"]
+    assert read["layout"]["secondary_shard_group"] == 1
+
+
+def test_deepspeeds_file_says_a_second_copy_of_the_weights_and_what_lies_on_drives():
+    drives = {"device": "nvme", "nvme_path": "/nvme"}
+    zero = {"stage": 3, "zero_hpz_partition_size": 8, "offload_optimizer": drives}
+    command = f"deepspeed {TRAINER} --deepspeed /c/ds"
+    read = launch(command, ds=json.dumps({**DEEPSPEED, "zero_optimization": zero})).request
+    layout = read["layout"]
+    assert (layout["secondary_shard_group"], layout["offload"], layout["offload_target"]) == (8, "optimizer", "nvme")
+    apart = {**zero, "offload_param": {"device": "cpu"}}
+    found = launch(command, ds=json.dumps({**DEEPSPEED, "zero_optimization": apart}))
+    assert "different devices" in found.reason
     # 2 sequences x 4 accumulated x 8 GPUs.
     assert (read["training"]["precision"], read["training"]["global_batch_size"]) == ("bf16-mixed", 64)
 

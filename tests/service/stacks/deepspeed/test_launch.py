@@ -69,6 +69,13 @@ def test_states_on_drives_have_the_buffers_that_host_memory_is_counted_with(monk
     assert (found.offload_param.max_in_cpu, found.sub_group_size) == (10**9, 10**9)
 
 
+def test_a_second_copy_of_the_weights_is_told_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
+    twice = parsed(launch("deepspeed", data_parallel=8, zero_stage=3, secondary_shard_group=4), monkeypatch)
+    assert twice.zero_config.zero_hpz_partition_size == 4
+    once = parsed(launch("deepspeed", data_parallel=8, zero_stage=3), monkeypatch)
+    assert once.zero_config.zero_hpz_partition_size == 1
+
+
 def test_only_what_is_offloaded_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch):
     found = parsed(launch("deepspeed", data_parallel=8, zero_stage=2, offload="optimizer"), monkeypatch).zero_config
     assert found.offload_optimizer.device == "cpu"

@@ -184,6 +184,12 @@ def test_offloaded_parameters_leave_their_parts_on_the_host():
     assert requested_bytes(ledger, Kind.PARAMETER) == 0
 
 
+def test_a_second_copy_of_the_weights_is_cut_over_its_own_group():
+    # In bf16, of every tensor a half as well as a quarter.
+    twice, once = (requested_bytes(zero(3, secondary_shard_group=group), Kind.PARAMETER) for group in (2, 1))
+    assert twice - once == 2 * ELEMENTS // 2
+
+
 def test_an_optimizer_on_drives_leaves_four_buffers_of_its_part_on_the_host():
     # Less than a mebibyte is not swapped: 4 x 10^5 elements a rank are.
     config = LLAMA | {"vocab_size": 20_000}
