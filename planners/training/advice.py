@@ -18,7 +18,6 @@ from plimsoll.planners.training.changes import (
     changing_more,
     host_memory,
     keeping_the_result,
-    on_drives,
     on_gpus,
     together,
     together_with_more,
@@ -62,10 +61,8 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
         # No one of them will do alone.
         for first in _offered(together(pinned), question, answer, best):
             yield first
-    if first is None:
-        for first in _offered(on_drives(pinned, answer), question, answer, best):
-            yield first
-    for first in _offered(changing_more(question, pinned, answer), question, answer, best):
+    further = changing_more(question, pinned, answer, with_drives=first is None)
+    for first in _offered(further, question, answer, best):
         # Nobody buys GPUs that take longer than a change that costs nothing.
         if not (_buys(first, gpus) and first.step_seconds >= fastest):
             yield first

@@ -75,12 +75,19 @@ def host_memory(pinned: TrainingQuestion, memory: Memory) -> Iterator[Change]:
     )
 
 
-def changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be."""
+def changing_more(
+    asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer, *, with_drives: bool = False
+) -> Iterator[Change]:
+    """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be.
+
+    States on drives, which are slower than either, come before the GPUs where nothing else left the result as it was.
+    """
     yield from _narrower_states(pinned)
     yield from _adapters(pinned)
     yield from _shorter_sequences(pinned)
     yield from _other_batches(pinned)
+    if with_drives:
+        yield from _on_drives(pinned, answer)
     yield from _fewer_gpus(asked, answer)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
@@ -223,7 +230,7 @@ def together(pinned: TrainingQuestion) -> Iterator[Change]:
         yield Change(kind="together", change=change, question=free, reason=TOGETHER)
 
 
-def on_drives(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+def _on_drives(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
     """Yield states on the nodes' NVMe drives for a job that does not fit: the last that spares the GPUs of others.
 
     Where the request says what the drives give they were searched already, unless it says where states are to go.
