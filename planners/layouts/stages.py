@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ from plimsoll.planners.layouts.pairing import Paired, paired_layers
 # Pipelines of some hundred models, a few dozen degrees each, divided in a few ways.
 MOST_KEPT_PIPELINES = 8192
 MOST_KEPT_MODELS = 256
+# Lists of the pipelines that a grid has, and what is asked of the stages of each list: a few dozen a search.
+MOST_KEPT_LISTS = 512
+MOST_KEPT_TABLES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class StageRows:
     A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers of
     each of the model's kinds that a stage has in all its chunks, and `layers_of_run` those of each of the model's runs
     of like ones (`model_runs`); `in_flight` is how many micro-batches' worth of them wait at once.
-    `pipelines` are the ones that differ, with the stages of each that are rows, [row, pipeline]. A stage that
+    `pipelines` are the ones that differ, with the choice of the stages of each that are rows. A stage that
     `has_multi_token` has all layers for multi-token prediction.
     """
 
@@ -109,25 +112,52 @@ class Pipeline:
         return multi_token is not None and multi_token % self.degree == stage
 
 
+# Chooses the stages that are asked for of each of a list of pipelines, [row, pipeline].
+Selection = Callable[[ByIdentity[tuple[Pipeline, ...]]], IntArray]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelines:
-    """Pipelines that differ, the stages asked for of each, [row, pipeline].
+    """Pipelines that differ, and which stages are asked for of each.
 
     Each layout has one, at its `place` among them.
     """
 
     different: tuple[Pipeline, ...]
-    stages: IntArray
+    selection: Selection
     place: IntArray
 
-    def of_tables(self, table: Callable[[Pipeline], npt.NDArray[Any]], *, axes: int) -> npt.NDArray[Any]:
+    def of_tables(self, table: Callable[..., npt.NDArray[Any]], *asked: Hashable, axes: int) -> npt.NDArray[Any]:
         """Return what each row has of its pipeline's table, [quantity, row, layout] with so many axes of layouts.
 
-        `table` gives a pipeline's, [quantity, stage].
+        `table` gives a pipeline's, [quantity, stage], and gives the same whenever it is `asked` the same.
         """
-        every = zip(self.different, self.stages.T, strict=True)
-        of_rows = np.stack([table(pipeline)[:, stages] for pipeline, stages in every], axis=-1)
+        return self._spread(_kept_rows(table, asked, self.selection, ByIdentity(self.different)), axes)
+
+    def of_numbers(self, numbers: Callable[[Pipeline], npt.NDArray[Any]], *, axes: int) -> npt.NDArray[Any]:
+        """Return the number that each row has of those of its pipeline's stages, [row, layout]; none is kept."""
+        return self._spread(_rows_of(numbers, self.different, self.selection), axes)
+
+    def _spread(self, of_rows: npt.NDArray[Any], axes: int) -> npt.NDArray[Any]:
         return of_rows.take(self.place.reshape(*(1,) * (axes - self.place.ndim), *self.place.shape), axis=-1)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_TABLES)
+def _kept_rows(
+    table: Callable[..., npt.NDArray[Any]],
+    asked: tuple[Hashable, ...],
+    selection: Selection,
+    same: ByIdentity[tuple[Pipeline, ...]],
+) -> npt.NDArray[Any]:
+    return _rows_of(lambda pipeline: table(pipeline, *asked), same.value, selection)
+
+
+def _rows_of(
+    table: Callable[[Pipeline], npt.NDArray[Any]], different: tuple[Pipeline, ...], selection: Selection
+) -> npt.NDArray[Any]:
+    """Return the stages chosen of each pipeline's table, along a last axis."""
+    every = zip(different, selection(ByIdentity(different)).T, strict=True)
+    return np.stack([table(pipeline)[..., stages] for pipeline, stages in every], axis=-1)
 
 
 def micro_batches_in_flight(
@@ -156,11 +186,15 @@ def deciding_stages(layouts: Candidates, job: Job) -> StageRows:
     layers are all alike those are the first, and the second where it has more layers.
     """
     different, place = pipelines_of(layouts, job)
-    deciding = [_deciding(pipeline) for pipeline in different]
+    return _rows(layouts, Pipelines(different=different, selection=_deciding_stages, place=place), job)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _deciding_stages(same: ByIdentity[tuple[Pipeline, ...]]) -> IntArray:
+    deciding = [_deciding(pipeline) for pipeline in same.value]
     most = max(len(stages) for stages in deciding)
     # The first stage stands in for those that a shorter list lacks.
-    stages = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
-    return _rows(layouts, Pipelines(different=different, stages=stages, place=place), job)
+    return np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
@@ -178,23 +212,32 @@ def _deciding(pipeline: Pipeline) -> tuple[int, ...]:
 def all_stages(layouts: Candidates, job: Job) -> StageRows:
     """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
     different, place = pipelines_of(layouts, job)
-    degrees = np.array([pipeline.degree for pipeline in different])
-    stages = np.minimum(np.arange(degrees.max()).reshape(-1, 1), degrees - 1)
-    return _rows(layouts, Pipelines(different=different, stages=stages, place=place), job)
+    return _rows(layouts, Pipelines(different=different, selection=_every_stage, place=place), job)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _every_stage(same: ByIdentity[tuple[Pipeline, ...]]) -> IntArray:
+    degrees = np.array([pipeline.degree for pipeline in same.value])
+    stages: IntArray = np.minimum(np.arange(degrees.max()).reshape(-1, 1), degrees - 1)
+    return stages
 
 
 @once
 def pipelines_of(layouts: Candidates, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
-    """Return the layouts' pipelines that differ, and which of them each layout has."""
+    """Return the layouts' pipelines that differ, one tuple for all that have the same, and which each layout has."""
     most, ways = int(layouts.virtual_pipeline.max()), len(job.pipeline_layouts)
     chunked = (layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1
     keys, place = distinct(chunked * ways + layouts.pipeline_layout)
-    same = ByIdentity(job.model)
-    different = tuple(
-        Pipeline(same, key // ways // most + 1, key // ways % most + 1, job.pipeline_layouts[key % ways])
-        for key in keys.tolist()
-    )
-    return different, place
+    return _different(ByIdentity(job.model), job.pipeline_layouts, most, tuple(keys.tolist())), place
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _different(
+    same: ByIdentity[ModelSpec], layouts: tuple[PipelineLayout, ...], most_chunks: int, keys: tuple[int, ...]
+) -> tuple[Pipeline, ...]:
+    """Return the pipelines that `pipelines_of` numbers by degree, chunks and the way to divide them."""
+    numbers = [(*divmod(key // len(layouts), most_chunks), key % len(layouts)) for key in keys]
+    return tuple(Pipeline(same, degree + 1, chunks + 1, layouts[way]) for degree, chunks, way in numbers)
 
 
 def pipeline_of(layouts: Candidates, index: int, job: Job) -> Pipeline:
@@ -208,7 +251,7 @@ def pipeline_of(layouts: Candidates, index: int, job: Job) -> Pipeline:
 
 
 def _rows(layouts: Candidates, pipelines: Pipelines, job: Job) -> StageRows:
-    tables = pipelines.of_tables(lambda pipeline: stage_blocks(pipeline).table, axes=len(layouts.shape))
+    tables = pipelines.of_tables(_stage_table, axes=len(layouts.shape))
     stage, layers, has_head, has_multi_token, *counts = tables
     runs = len(model_runs(ByIdentity(job.model)))
     return StageRows(
@@ -233,7 +276,7 @@ def _in_flight(layouts: Candidates, pipelines: Pipelines, stage: IntArray, layer
         layouts.micro_batches(job.global_batch_size),
         schedule=job.pipeline_schedule,
     )
-    if not any(_has_unlike_chunks(pipeline) for pipeline in pipelines.different):
+    if not _have_unlike_chunks(ByIdentity(pipelines.different)):
         return in_flight
     most = waiting_in_chunks(layouts, pipelines, job)[0] / np.maximum(layers, 1)
     result: FloatArray = np.where(layouts.virtual_pipeline > 1, most, in_flight)
@@ -245,40 +288,52 @@ def waiting_in_chunks(layouts: Candidates, pipelines: Pipelines, job: Job) -> Fl
 
     The most ever, the most as the lowest chunk is differentiated, and as the highest is.
     """
-    rounds = layouts.micro_batches(job.global_batch_size) // layouts.pipeline_parallel
-    place = np.clip(rounds, 1, MOST_ROUNDS) - 1
-    every = pipelines.of_tables(
-        lambda pipeline: waiting_layers(pipeline.division.layers, pipeline.degree), axes=len(layouts.shape)
-    )
-    by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
-    return np.stack([np.select([place == number for number in range(MOST_ROUNDS)], list(each)) for each in by_rounds])
+    return _by_rounds(_waiting_layers, layouts, pipelines, job)
 
 
 def paired_in_chunks(layouts: Candidates, pipelines: Pipelines, job: Job) -> Paired:
     """Return the layers that wait where forward passes run beside backward ones, of whatever number of chunks."""
+    return Paired(*_by_rounds(_paired_layers, layouts, pipelines, job))
+
+
+def _by_rounds(
+    table: Callable[[Pipeline], FloatArray], layouts: Candidates, pipelines: Pipelines, job: Job
+) -> FloatArray:
+    """Return quantities that a table has for one round of micro-batches, for two and for three."""
     rounds = layouts.micro_batches(job.global_batch_size) // layouts.pipeline_parallel
-    place = np.clip(rounds, 1, MOST_ROUNDS) - 1
-    every = pipelines.of_tables(
-        lambda pipeline: paired_layers(pipeline.division.layers, pipeline.degree), axes=len(layouts.shape)
-    )
+    every = pipelines.of_tables(table, axes=len(layouts.shape))
     by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
-    return Paired(*(np.select([place == number for number in range(MOST_ROUNDS)], list(each)) for each in by_rounds))
+    chosen: FloatArray = np.choose(np.clip(rounds, 1, MOST_ROUNDS) - 1, list(by_rounds.swapaxes(0, 1)))
+    return chosen
+
+
+def _waiting_layers(pipeline: Pipeline) -> FloatArray:
+    return waiting_layers(pipeline.division.layers, pipeline.degree)
+
+
+def _paired_layers(pipeline: Pipeline) -> FloatArray:
+    return paired_layers(pipeline.division.layers, pipeline.degree)
 
 
 def layers_of_lowest(layouts: Candidates, pipelines: Pipelines) -> IntArray:
     """Return the layers of each stage's lowest chunk."""
-    (layers,) = pipelines.of_tables(
-        lambda pipeline: np.array([pipeline.division.layers[: pipeline.degree]]), axes=len(layouts.shape)
-    )
+    (layers,) = pipelines.of_tables(_layers_of_lowest, axes=len(layouts.shape))
     lowest: IntArray = layers
     return lowest
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
-def _has_unlike_chunks(pipeline: Pipeline) -> bool:
-    """Return whether any stage has chunks of unlike numbers of layers."""
-    layers, degree = pipeline.division.layers, pipeline.degree
-    return any(len({*layers[stage::degree]}) > 1 for stage in range(degree))
+def _layers_of_lowest(pipeline: Pipeline) -> IntArray:
+    return np.array([pipeline.division.layers[: pipeline.degree]])
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _have_unlike_chunks(same: ByIdentity[tuple[Pipeline, ...]]) -> bool:
+    """Return whether any stage of any pipeline has chunks of unlike numbers of layers."""
+    return any(
+        len({*pipeline.division.layers[stage :: pipeline.degree]}) > 1
+        for pipeline in same.value
+        for stage in range(pipeline.degree)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +368,10 @@ def stage_blocks(pipeline: Pipeline) -> StageBlocks:
         has_multi_token=has_multi_token,
         table=np.stack([stages, of_run.sum(axis=0), has_head, has_multi_token, *of_run, *of_kind]),
     )
+
+
+def _stage_table(pipeline: Pipeline) -> IntArray:
+    return stage_blocks(pipeline).table
 
 
 def virtual_stage_blocks(pipeline: Pipeline) -> FloatArray:

@@ -73,9 +73,9 @@ def _of_stages(
     held: dict[Counts, int] = {}
 
     def places(pipeline: Pipeline) -> IntArray:
-        return np.array([[held.setdefault(counts, len(held)) for counts in counts_of_stages(pipeline)]])
+        return np.array([held.setdefault(counts, len(held)) for counts in counts_of_stages(pipeline)])
 
-    (of_stages,) = rows.pipelines.of_tables(places, axes=rows.stage.ndim - 1)
+    of_stages = rows.pipelines.of_numbers(places, axes=rows.stage.ndim - 1)
     keys, inverse = distinct(of_stages * len(by.ways) + by.inverse)
     parts, every = parts_of(job), tuple(held)
     found = [measure(*asked, parts, every[key // len(by.ways)], by.ways[key % len(by.ways)]) for key in keys.tolist()]

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.pipeline_layouts import block_work
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.stages import (
+    MOST_KEPT_LISTS,
     MOST_KEPT_PIPELINES,
     Pipeline,
     Pipelines,
@@ -67,13 +69,17 @@ def _chosen(of_rows: FloatArray, row: IntArray) -> FloatArray:
 def pacing_stages(layouts: Candidates, job: Job) -> PacingStages:
     """Return the stages that can be the slowest of every layout."""
     different, place = pipelines_of(layouts, job)
-    pacing = [_pacing(pipeline) for pipeline in different]
-    most = max(rows.shape[1] for rows in pacing)
-    # The first row stands in for those that a shorter list lacks.
-    rows = np.array([[row if row < of_one.shape[1] else 0 for row in range(most)] for of_one in pacing]).T
-    tables = Pipelines(different=different, stages=rows, place=place)
+    tables = Pipelines(different=different, selection=_pacing_rows, place=place)
     heads, *layers = tables.of_tables(_pacing, axes=len(layouts.shape))
     return PacingStages(layers_of_kind=tuple(layers), heads=heads)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _pacing_rows(same: ByIdentity[tuple[Pipeline, ...]]) -> IntArray:
+    counts = np.array([_pacing(pipeline).shape[1] for pipeline in same.value])
+    row = np.arange(counts.max()).reshape(-1, 1)
+    # The first row stands in for those that a shorter list lacks.
+    return np.where(row < counts, row, 0)
 
 
 def equal_shares(layouts: Candidates, job: Job) -> PacingStages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,6 @@ from plimsoll.planners.layouts.stages import Pipeline, model_runs, overlap
 from plimsoll.planners.memory.programs.question import Question
 
 WHOLE: FloatArray = np.ones(())
-# Kinds of layers of some hundred models, a few dozen pipelines each.
-MOST_KEPT_PIPELINES = 4096
 
 
 class ChunkParts(NamedTuple):
@@ -29,11 +26,10 @@ def chunk_parts(asked: Question, kind: int) -> ChunkParts | None:
     if asked.layouts.virtual_pipeline.max() == 1:
         return None
     axes = len(asked.layouts.shape)
-    parts = asked.rows.pipelines.of_tables(lambda pipeline: _parts(pipeline, kind), axes=axes)
+    parts = asked.rows.pipelines.of_tables(_parts, kind, axes=axes)
     return ChunkParts(*parts)
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_PIPELINES)
 def _parts(pipeline: Pipeline, kind: int) -> FloatArray:
     """Return both parts of every stage of a pipeline, [part, stage]."""
     runs = [run.layers for run in model_runs(pipeline.model) if run.kind == kind]
