@@ -10,14 +10,17 @@ it depends on; only the last sums and maxima are of the grid's whole size.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.layouts.candidates import COLUMNS, BoolArray, Candidates, IntArray
+from plimsoll.planners.layouts.candidates import COLUMNS, BoolArray, Candidates, FloatArray, IntArray
+
+# Of each axis of a grid all others.
+OTHER_AXES = ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,14 @@ class Grid:
     A base is a mesh with a micro-batch size. Bases are innermost because they are
     many: numpy's inner loops run along them.
     `distinct` broadcasts to the grid's shape; it is false where a choice changes
-    nothing, so that the same layout stands elsewhere in the grid.
+    nothing, so that the same layout stands elsewhere in the grid. `known` are quantities
+    of the layouts that were worked out already, and stay with those of some bases.
     """
 
     layouts: Candidates
     distinct: BoolArray
     shape: tuple[int, ...]
+    known: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @property
     def bases(self) -> int:
@@ -46,16 +51,28 @@ class Grid:
     def of_bases(self, index: IntArray) -> Grid:
         """Return the grid of some of the bases only."""
         chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
-        shape = (*self.shape[:-1], index.size)
-        return Grid(layouts=Candidates(**chosen), distinct=along_bases(self.distinct, index), shape=shape)
+        return Grid(
+            layouts=Candidates(**chosen),
+            distinct=along_bases(self.distinct, index),
+            shape=(*self.shape[:-1], index.size),
+            known={name: along_bases(values, index) for name, values in self.known.items()},
+        )
 
     def smallest(self) -> Grid:
         """Return the least part of the grid that has all of its distinct layouts."""
         cells = np.broadcast_to(self.distinct, self.shape)
-        kept = [np.flatnonzero(cells.any(axis=tuple({0, 1, 2, 3} - {axis}))) for axis in range(cells.ndim)]
-        columns = {name: _of_axes(getattr(self.layouts, name), kept) for name in COLUMNS}
+        kept = [np.flatnonzero(cells.any(axis=others)) for others in OTHER_AXES]
         shape = tuple(index.size for index in kept)
-        return Grid(layouts=Candidates(**columns), distinct=cells[np.ix_(*kept)], shape=shape)
+        cut = [(axis - cells.ndim, kept[axis]) for axis in range(cells.ndim) if shape[axis] < self.shape[axis]]
+        if not cut:
+            return self
+        columns = {name: _of_axes(getattr(self.layouts, name), cut) for name in COLUMNS}
+        return Grid(
+            layouts=Candidates(**columns),
+            distinct=_of_axes(cells, cut),
+            shape=shape,
+            known={name: _of_axes(values, cut) for name, values in self.known.items()},
+        )
 
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
@@ -105,11 +122,12 @@ class Cells:
         return places
 
 
-def _of_axes(values: npt.NDArray[Any], kept: Sequence[IntArray]) -> npt.NDArray[Any]:
-    """Return what `values` has at some places of each axis; it varies along some of the last ones only."""
-    for axis in range(1, values.ndim + 1):
-        if values.shape[-axis] > 1:
-            values = values.take(kept[-axis], axis=-axis)
+def _of_axes(values: npt.NDArray[Any], cut: Sequence[tuple[int, IntArray]]) -> npt.NDArray[Any]:
+    """Return what `values` has at some places of axes, counted from the last; it may vary along others only."""
+    if values.size > 1:
+        for axis, index in cut:
+            if values.ndim >= -axis and values.shape[axis] > 1:
+                values = values.take(index, axis=axis)
     return values
 
 

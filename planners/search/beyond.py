@@ -21,6 +21,7 @@ from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE, sets_worth_trying
 from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
@@ -41,7 +42,7 @@ from plimsoll.planners.search.bases import (
 )
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.objectives import objective_of
-from plimsoll.planners.search.pool import Pool, alike, evaluated
+from plimsoll.planners.search.pool import Pool, alike, evaluated, has_many_of_one_stage, known_steps, timed
 from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import RULES_OF_SHARD_GROUPS, obey
@@ -200,7 +201,7 @@ def _have_room(beyond: Beyond, bases: Bases) -> BoolArray:
     forbidden = forbidden & (data > 1)
     could: BoolArray = np.asarray(np.broadcast_to(forbidden & grid.distinct, grid.shape).any(axis=(0, 1, 2)))
     grid = _allowed(grid, beyond.job)
-    for index in alike(grid):
+    for index in alike(grid, stages_apart=has_many_of_one_stage(grid)):
         some = grid.of_bases(index).smallest()
         has_room = (least_bytes(some.layouts, beyond.job) <= beyond.question.hardware.limit_bytes) & some.distinct
         could[index] |= np.broadcast_to(has_room, some.shape).any(axis=(0, 1, 2))
@@ -226,14 +227,27 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
             continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)
         bases = with_secondary_groups(bases, beyond.question, beyond.job)
-        # Computing more again makes none of them faster.
-        bases = _fast(bases, _seconds(beyond, bases), best)
-        for turn, some in _turns(beyond, bases):
-            quick = some if turn is beyond else _fast(some, _seconds(turn, some), best)
-            if quick["gpus"].size:
-                grid = _allowed(_grid_of_groups(turn, quick), turn.job)
-                for like in alike(grid):
-                    best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
+        best = _swept_in_turns(beyond, bases, best, pools, should_stop)
+    return best
+
+
+def _swept_in_turns(beyond: Beyond, bases: Bases, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
+    """Sweep all layouts of some bases, turn by turn of what is computed again."""
+    # Computing more again makes none of them faster.
+    least = _seconds(beyond, bases)
+    kept = np.flatnonzero(_can_win(bases, least, best))
+    bases, least = only(bases, kept), least[kept]
+    for turn, index in _turns(beyond, bases):
+        if turn is not beyond:
+            index = index[_can_win(only(bases, index), least[index], best)]
+            own = _seconds(turn, only(bases, index))
+            if turn.job is not beyond.job:
+                least[index] = own
+            index = index[_can_win(only(bases, index), own, best)]
+        if index.size:
+            grid = _allowed(_grid_of_groups(turn, only(bases, index)), turn.job)
+            for like in alike(grid):
+                best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 
 
@@ -309,26 +323,28 @@ def _least_of(
     return least
 
 
-def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
-    """Yield all bases, and some of them, with choices of recomputation.
+def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
+    """Yield the indices of all bases, and of some of them, with choices of recomputation.
 
-    Eighths of the layers come first, then every number of them, stage length by length, then parts of all layers.
+    Eighths of the layers come first, then every number of them, stage length by length, then parts of all layers, each
+    time more of them.
     """
-    yield beyond, bases
+    every = np.arange(bases["gpus"].size)
+    yield beyond, every
     if _counts_layers(beyond):
         yield from _with_every_number_of_layers(beyond, bases)
     for parts in _by_parts(beyond):
-        yield parts, bases
+        yield parts, every
 
 
-def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, Bases]]:
-    for degree in np.unique(bases["pipeline_parallel"]).tolist():
+def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
+    for degree in distinct(bases["pipeline_parallel"])[0].tolist():
         layers = beyond.job.model.num_layers // degree
         # In the middle between two whole numbers, of which the lower is meant.
         every = tuple((FULL, (number + 0.5) / layers) for number in range(1, layers))
         if every:
             counted = replace(beyond, choices=replace(beyond.choices, recompute=every))
-            yield counted, only(bases, bases["pipeline_parallel"] == degree)
+            yield counted, np.flatnonzero(bases["pipeline_parallel"] == degree)
 
 
 def _by_parts(beyond: Beyond) -> list[Beyond]:
@@ -353,10 +369,10 @@ def _counts_layers(beyond: Beyond) -> bool:
 def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Give memory to what of a grid is fast enough, the fastest first."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
+    grid = timed(grid, job, hardware)
     gpus = np.broadcast_to(grid.layouts.gpus, (grid.bases,))
     simplest = np.broadcast_to(complexity(grid.layouts), grid.shape)
-    total = step_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware)).total
-    seconds = np.broadcast_to(total, grid.shape)
+    seconds = np.broadcast_to(known_steps(grid).total, grid.shape)
     live = best.could_lose_to(gpus, seconds, simplest) & grid.distinct
     index = np.flatnonzero(live.any(axis=(0, 1, 2)))
     if not index.size:

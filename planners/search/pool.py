@@ -25,8 +25,8 @@ from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
 from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, contenders
-from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
-from plimsoll.planners.timing.step import StepSeconds, concatenated, step_of, step_seconds, told, untimed
+from plimsoll.planners.timing.efficiency import efficiency_on
+from plimsoll.planners.timing.step import PART_NAMES, StepSeconds, concatenated, step_of, step_seconds, told, untimed
 
 # Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
 # Python are paid more often.
@@ -86,13 +86,12 @@ def evaluated(
     With `only_room` the memory of those is left at the least they take that have no room for that.
     `should_stop` is asked before every chunk of layouts; raises `PlanningStopped` once it says so.
     """
-    efficiency = efficiency_on(job.profile.name, hardware)
     parts = []
     for part in in_chunks(grid, should_stop):
         considered = len(part)
         if only_room:
             part = replace(part, distinct=part.distinct & _could_fit(part, job, hardware)).smallest()
-        contenders = _contenders_of(part, job, hardware, efficiency) if len(part) else none_of(job)
+        contenders = _contenders_of(part, job, hardware) if len(part) else none_of(job)
         parts.append(replace(contenders, considered=considered))
     return _one_pool(parts) if parts else None
 
@@ -100,12 +99,30 @@ def evaluated(
 def in_chunks(grid: Grid, should_stop: ShouldStop, *, stages_apart: bool = True) -> Iterator[Grid]:
     """Yield grids of no more layouts than caches hold, that together have a grid's distinct ones; see `evaluated`."""
     grid = grid.smallest()
-    for bases in alike(grid, stages_apart=stages_apart):
+    for bases in alike(grid, stages_apart=stages_apart and has_many_of_one_stage(grid)):
         step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
         for start in range(0, bases.size, step):
             if should_stop():
                 raise PlanningStopped
             yield grid.of_bases(bases[start : start + step]).smallest()
+
+
+def timed(grid: Grid, job: Job, hardware: Hardware) -> Grid:
+    """Return the grid with the parts of its layouts' steps known, but for the paging of an optimizer's states."""
+    steps = step_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
+    return replace(grid, known={**grid.known, **{name: getattr(steps, name) for name in PART_NAMES}})
+
+
+def known_steps(grid: Grid) -> StepSeconds:
+    """Return the steps of a grid that is `timed`."""
+    return StepSeconds(**{name: grid.known[name] for name in PART_NAMES})
+
+
+def _steps_of(part: Grid, job: Job, hardware: Hardware, peaks: FloatArray) -> StepSeconds:
+    """Return the steps of layouts with such peaks, worked out before where they do not depend on those."""
+    if part.known and not job.optimizer.paged_to_host:
+        return known_steps(part)
+    return step_seconds(part.layouts, job, hardware, efficiency_on(job.profile.name, hardware), peaks)
 
 
 def _could_fit(part: Grid, job: Job, hardware: Hardware) -> BoolArray:
@@ -122,6 +139,12 @@ def none_of(job: Job) -> Pool:
         considered=0,
         fitting=0,
     )
+
+
+def has_many_of_one_stage(grid: Grid) -> bool:
+    """Return whether the layouts of one stage are worth a call of their own, in which no other stage is worked out."""
+    bases = int(np.count_nonzero(np.broadcast_to(grid.layouts.pipeline_parallel == 1, (grid.bases,))))
+    return bases * math.prod(grid.shape[:-1]) > LAYOUTS_WORTH_A_CALL
 
 
 def alike(grid: Grid, *, stages_apart: bool = True) -> Iterator[IntArray]:
@@ -158,7 +181,7 @@ def _together(kinds: IntArray, own: BoolArray, layouts_each: int) -> Iterator[In
         yield np.flatnonzero(own & np.isin(kinds, group))
 
 
-def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:
+def _contenders_of(part: Grid, job: Job, hardware: Hardware) -> Pool:
     """Return the layouts of a grid that can still win or, where none fits, those nearest to it; in order."""
     needs = needs_of(part.layouts, job)
     cells = np.flatnonzero(have_memory(needs, hardware) & part.distinct)
@@ -170,7 +193,7 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficie
         cells = cells[closest(part.take(cells), over.ravel()[cells])]
         steps = untimed(cells.size)
     else:
-        every = step_seconds(part.layouts, job, hardware, efficiency, needs.peaks)
+        every = _steps_of(part, job, hardware, needs.peaks)
         seconds = np.broadcast_to(every.total, part.shape).ravel()[cells]
         found = _at(needs, Cells(cells, part.shape))
         offload = Cells(cells, part.shape).of(part.layouts.offload)

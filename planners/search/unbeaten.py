@@ -21,13 +21,17 @@ from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import TIGHT, least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.best import best_of
-from plimsoll.planners.search.pool import LAYOUTS_WORTH_A_CALL, Pool, evaluated, in_chunks, none_of
+from plimsoll.planners.search.pool import LAYOUTS_WORTH_A_CALL, Pool, evaluated, in_chunks, known_steps, none_of, timed
 from plimsoll.planners.search.ranking import complexity
-from plimsoll.planners.timing.efficiency import efficiency_on
-from plimsoll.planners.timing.step import step_seconds
 
 # Of very many, those are given memory first whose least is below this many times that of all faster ones.
 SLACK = 1.1
+LEAST_BYTES = "least_bytes"
+NO_CELLS: dict[str, np.ndarray] = {
+    **dict.fromkeys(("cell", "gpus"), np.zeros(0, dtype=np.int64)),
+    "is_offloaded": np.zeros(0, dtype=bool),
+    **dict.fromkeys(("complexity", "seconds", "bytes"), np.zeros(0)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +74,15 @@ def bounded(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop) -
     parts = tuple(in_chunks(grid, should_stop, stages_apart=False))
     if not parts:
         return None
-    found = [_cells_with_room(part, job, hardware) for part in parts]
-    part = np.repeat(np.arange(len(parts)), [own["cell"].size for own in found])
-    columns = {name: np.concatenate([own[name] for own in found]) for name in found[0]}
-    return Bounded(job=job, parts=parts, part=part, considered=sum(map(len, parts)), **columns)
+    with_room = tuple(some for part in parts if (some := _with_room(part, job, hardware)) is not None)
+    found = [NO_CELLS, *map(_cells, with_room)]
+    return Bounded(
+        job=job,
+        parts=with_room,
+        part=np.repeat(np.arange(len(found)) - 1, [own["cell"].size for own in found]),
+        considered=sum(map(len, parts)),
+        **{name: np.concatenate([own[name] for own in found]) for name in NO_CELLS},
+    )
 
 
 def unbeaten(some: Bounded, question: TrainingQuestion, known: Sequence[Pool], should_stop: ShouldStop) -> list[Pool]:
@@ -95,19 +104,24 @@ def unbeaten(some: Bounded, question: TrainingQuestion, known: Sequence[Pool], s
     return found
 
 
-def _cells_with_room(part: Grid, job: Job, hardware: Hardware) -> dict[str, np.ndarray]:
-    layouts = part.layouts
-    least = np.broadcast_to(least_bytes(layouts, job), part.shape)
-    cells = np.flatnonzero((least <= hardware.limit_bytes) & part.distinct)
+def _with_room(part: Grid, job: Job, hardware: Hardware) -> Grid | None:
+    """Return the layouts that have room for the least they take, which is known of them, timed; None without any."""
+    least = least_bytes(part.layouts, job)
+    some = replace(part, distinct=part.distinct & (least <= hardware.limit_bytes), known={LEAST_BYTES: least})
+    return timed(some.smallest(), job, hardware) if some.distinct.any() else None
+
+
+def _cells(part: Grid) -> dict[str, np.ndarray]:
+    """Return what `Bounded` has of the layouts of a grid whose steps and least bytes are known."""
+    layouts, cells = part.layouts, np.flatnonzero(np.broadcast_to(part.distinct, part.shape))
     at = Cells(cells, part.shape)
-    total = step_seconds(layouts, job, hardware, efficiency_on(job.profile.name, hardware)).total
     return {
         "cell": cells,
         "gpus": at.of(layouts.gpus),
         "is_offloaded": at.of(layouts.offload) > 0,
         "complexity": at.of(complexity(layouts)),
-        "seconds": at.of(total),
-        "bytes": least.ravel()[cells],
+        "seconds": at.of(known_steps(part).total),
+        "bytes": at.of(part.known[LEAST_BYTES]),
     }
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL
@@ -39,6 +41,20 @@ def test_some_bases_are_the_same_layouts_as_those_cells_of_the_whole():
     cell = np.array([0])
     assert some.take(cell).tensor_parallel == whole.take(cell + 3).tensor_parallel
     assert some.take(cell + 1).tensor_parallel == whole.take(cell + 1).tensor_parallel
+
+
+def test_what_is_known_of_layouts_stays_with_those_that_are_left():
+    whole = grid()
+    degrees = np.broadcast_to(whole.layouts.tensor_parallel, whole.shape)
+    known = replace(whole, distinct=whole.distinct & (degrees == 2), known={"degree": whole.layouts.tensor_parallel})
+    for some in (known.smallest(), known.smallest().of_bases(np.array([1, 0]))):
+        assert some.bases < whole.bases
+        assert (some.known["degree"] == 2).all()
+
+
+def test_the_smallest_part_of_a_grid_without_gaps_is_the_grid():
+    whole = grid().smallest()
+    assert whole.smallest() is whole
 
 
 def test_a_list_has_one_mesh_after_the_other_and_small_micro_batches_first():

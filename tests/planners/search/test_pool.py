@@ -49,6 +49,23 @@ def test_a_single_stage_is_apart_from_pipelines():
     assert together(grid([3], [[True, True]], pipeline_parallel=[1, 2])) == [[0], [1]]
 
 
+def test_few_layouts_of_one_stage_are_worked_out_with_those_of_several(monkeypatch):
+    mixed = grid([3], [[True, True]], pipeline_parallel=[1, 2])
+    assert [chunk.bases for chunk in pool.in_chunks(mixed, never)] == [2]
+    monkeypatch.setattr(pool, "LAYOUTS_WORTH_A_CALL", 0)
+    assert [chunk.bases for chunk in pool.in_chunks(mixed, never)] == [1, 1]
+
+
+def test_layouts_timed_before_take_what_they_would_take(monkeypatch):
+    asked = question(framework="megatron", gpus=8)
+    job = training_job(asked, load_profile("megatron"))
+    every = candidate_grid(asked, job, np.array([8]))
+    allowed = grid_of(every.layouts, obey(every.layouts, job, every.distinct).allowed)
+    fresh, timed = pool.evaluated(allowed, job, asked.hardware, never), pool.timed(allowed, job, asked.hardware)
+    monkeypatch.delattr(pool, "step_seconds")
+    assert (pool.evaluated(timed, job, asked.hardware, never).seconds == fresh.seconds).all()
+
+
 def test_experts_are_apart_where_a_zero_stage_has_no_ranks_for_them():
     # Rules leave the second base stage 0 alone: two ranks of three share no experts.
     allowed = [[True, True], [True, False]]
