@@ -30,6 +30,8 @@ from plimsoll.planners.sharding.weights import LocalWeight, local_weight
 MOST_KEPT_ANSWERS = 1 << 16
 # The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
 MOST_KEPT_COLUMNS = 1 << 12
+# The lists of ways of a search's chunks, a few dozen each.
+MOST_KEPT_LISTS = 1 << 10
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
 
@@ -78,8 +80,14 @@ def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     every = np.ravel_multi_index(columns, spans)
     keys, inverse = distinct(every)
-    ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
-    return Divisions(ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse)
+    return Divisions(ways=_ways(policies, tuple(spans), tuple(keys.tolist())), inverse=inverse)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _ways(policies: tuple[ShardingPolicy, ...], spans: tuple[int, ...], keys: tuple[int, ...]) -> tuple[Way, ...]:
+    """Return the ways that `divisions` numbers by policy and degrees, which are below `spans`."""
+    every = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
+    return tuple(_way(policies[number], *degrees) for number, *degrees in every)
 
 
 def tensor_divisions(layouts: Candidates, job: Job) -> Divisions:
@@ -119,13 +127,13 @@ def are_divisible(part: BlockWeights, by: Divisions) -> BoolArray:
     return by.spread(_is_divisible, part).astype(bool)
 
 
-def has_equal_parts(part: BlockWeights, by: Divisions) -> BoolArray:
-    """Return where tensor parallelism cuts the matrices evenly; a vocabulary may be padded or cut in ceilings."""
-    return by.spread(_has_equal_parts, part).astype(bool)
+def have_unequal_parts(parts: tuple[BlockWeights, ...], by: Divisions) -> BoolArray:
+    """Return where tensor parallelism cuts matrices unevenly; a vocabulary may be padded or cut in ceilings."""
+    return by.spread(_have_unequal_parts, parts).astype(bool)
 
 
-def _has_equal_parts(part: BlockWeights, way: Way) -> bool:
-    return _is_divisible(part, way) and not uneven_matrices(part, way)
+def _have_unequal_parts(parts: tuple[BlockWeights, ...], way: Way) -> bool:
+    return any(not _is_divisible(part, way) or uneven_matrices(part, way) for part in parts)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)

@@ -22,7 +22,7 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import again
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
 from plimsoll.planners.timing.efficiency import Efficiency
@@ -55,17 +55,14 @@ def layer_seconds(
     part: BlockWeights, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
 ) -> LayerSeconds:
     """Return the seconds of one block's operations."""
-    clock = _Clock(layouts, job, hardware, efficiency)
-    matrices = [operation for operation in part.block.operations if operation.kind is OperationKind.MATMUL]
-    scores = [operation for operation in part.block.operations if operation.kind is OperationKind.ATTENTION]
-    worked = (OperationKind.MATMUL, OperationKind.ATTENTION)
-    others = [operation for operation in part.block.operations if operation.kind not in worked]
-    products = clock.products(matrices, most_experts(part.block))
-    attention = clock.attention(scores)
-    moved = clock.moved(others, part.block)
+    clock = _clock(layouts, job, ByIdentity(hardware), ByIdentity(efficiency))
+    work, experts = _work(ByIdentity(part.block.operations)), _most_experts(ByIdentity(part.block))
+    products = clock.products(work.products, experts)
+    attention = clock.attention(work.scores)
+    moved = clock.moved(work.others, part.block)
     unpacking = unpacking_seconds(part, layouts, job, hardware, efficiency)
     attention_backward = efficiency.common.attention_backward_multiple
-    scan_forward, scan_backward = clock.beyond_moving(others, part.block, attention_backward)
+    scan_forward, scan_backward = clock.beyond_moving(work.scans, part.block, attention_backward)
     forward = products + attention + moved + unpacking + scan_forward
     backward = (
         products * (1.0 if part.frozen else 2.0)
@@ -78,37 +75,59 @@ def layer_seconds(
         forward=forward,
         backward=backward,
         attention=attention,
-        selective_recompute=_of_modules(part.block, clock, job)
+        selective_recompute=_of_modules(part.block, experts, clock, job)
         if job.recompute_modules
-        else _selective(matrices, most_experts(part.block), clock, forward, attention, job),
+        else _selective(work, experts, clock, forward, attention, job),
     )
 
 
-def most_experts(block: Block) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
+def _most_experts(same: ByIdentity[Block]) -> int:
     """Return how many experts a layer of the block has; 1 for a dense one."""
-    return max((weight.experts for weight in block.weights), default=1)
+    return max((weight.experts for weight in same.value.weights), default=1)
 
 
-def _of_modules(block: Block, clock: _Clock, job: Job) -> FloatArray:
-    """Return what the named parts of a layer take again."""
-    operations = again(block, job.recompute_modules, fuses_norms=job.profile.kernels.transformer_engine)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Operations by how their time is worked out; `alternate` are every other product, `scans` some of the others."""
+
+    products: tuple[Operation, ...]
+    alternate: tuple[Operation, ...]
+    scores: tuple[Operation, ...]
+    others: tuple[Operation, ...]
+    scans: tuple[Operation, ...]
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
+def _work(same: ByIdentity[tuple[Operation, ...]]) -> _Work:
+    products = tuple(operation for operation in same.value if operation.kind is OperationKind.MATMUL)
     worked = (OperationKind.MATMUL, OperationKind.ATTENTION)
-    matrices = [operation for operation in operations if operation.kind is OperationKind.MATMUL]
-    scores = [operation for operation in operations if operation.kind is OperationKind.ATTENTION]
-    others = [operation for operation in operations if operation.kind not in worked]
+    return _Work(
+        products=products,
+        alternate=products[::2],
+        scores=tuple(operation for operation in same.value if operation.kind is OperationKind.ATTENTION),
+        others=tuple(operation for operation in same.value if operation.kind not in worked),
+        scans=tuple(operation for operation in same.value if operation.scan is not None),
+    )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
+def _again(same: ByIdentity[Block], modules: tuple[str, ...], *, fuses_norms: bool) -> tuple[Operation, ...]:
+    return again(same.value, modules, fuses_norms=fuses_norms)
+
+
+def _of_modules(block: Block, experts: int, clock: _Clock, job: Job) -> FloatArray:
+    """Return what the named parts of a layer take again."""
+    fuses_norms = job.profile.kernels.transformer_engine
+    work = _work(ByIdentity(_again(ByIdentity(block), job.recompute_modules, fuses_norms=fuses_norms)))
     result: FloatArray = (
-        clock.products(matrices, most_experts(block)) + clock.attention(scores) + clock.moved(others, block)
+        clock.products(work.products, experts) + clock.attention(work.scores) + clock.moved(work.others, block)
     )
     return result
 
 
 def _selective(
-    matrices: Sequence[Operation],
-    experts: int,
-    clock: _Clock,
-    forward: FloatArray,
-    attention: FloatArray,
-    job: Job,
+    work: _Work, experts: int, clock: _Clock, forward: FloatArray, attention: FloatArray, job: Job
 ) -> FloatArray:
     """Return what selective recompute does again: the scores, or all that alternate products do not keep."""
     policy = job.profile.can.selective_policy
@@ -116,7 +135,12 @@ def _selective(
         return attention if job.attention == "eager" else np.zeros_like(attention)
     if policy != "alternate_matmuls":
         return np.zeros_like(forward)
-    return forward - attention - clock.products(matrices[::2], experts)
+    return forward - attention - clock.products(work.alternate, experts)
+
+
+@once
+def _clock(layouts: Candidates, job: Job, hardware: ByIdentity[Hardware], efficiency: ByIdentity[Efficiency]) -> _Clock:
+    return _Clock(layouts, job, hardware.value, efficiency.value)
 
 
 class _Clock:
@@ -135,7 +159,8 @@ class _Clock:
         self._busiest = busiest_rank_multiple(layouts, job)
         # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
         self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
-        self._degrees, self._degree = distinct(layouts.tensor_parallel)
+        degrees, self._degree = distinct(layouts.tensor_parallel)
+        self._degrees = tuple(degrees.tolist())
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
         is_low = wanted in LOW_PRECISION_FORMATS
@@ -150,7 +175,7 @@ class _Clock:
         # Under a causal mask a token attends to half the sequence and itself.
         self._context = (job.sequence_length + 1) / 2
 
-    def products(self, operations: Sequence[Operation], experts: int) -> FloatArray:
+    def products(self, operations: tuple[Operation, ...], experts: int) -> FloatArray:
         """Return the forward seconds of matrix products together.
 
         `experts` is how many experts a layer has in all: a rank moves the weights of
@@ -158,7 +183,7 @@ class _Clock:
         """
         gpu, rate = self._gpu, self._product_rate
         per_token, shared, per_routed_token = _products_by_degree(
-            tuple(operations), tuple(self._degrees.tolist()), rate, gpu.matmul_half_features
+            ByIdentity(operations), self._degrees, rate, gpu.matmul_half_features
         )
         # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
         half = gpu.matmul_half_tokens
@@ -179,7 +204,7 @@ class _Clock:
         result: FloatArray = elements * self._expert_element_bytes / 3.0 / self._tensor / self._memory_rate
         return result
 
-    def attention(self, operations: Sequence[Operation]) -> FloatArray:
+    def attention(self, operations: tuple[Operation, ...]) -> FloatArray:
         """Return the forward seconds of scores, softmax and weighted sums."""
         flops = sum(operation.forward_flops_per_token(self._context) for operation in operations)
         local = flops * self._tokens / self._tensor
@@ -202,10 +227,9 @@ class _Clock:
         )
 
     def beyond_moving(
-        self, operations: Sequence[Operation], block: Block, backward_multiple: float
+        self, scans: tuple[Operation, ...], block: Block, backward_multiple: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return what recurrences' products within chunks take longer than moving their operands, in either pass."""
-        scans = [operation for operation in operations if operation.scan is not None]
         flops = chunked_flops(scans)
         if not flops:
             return np.zeros(1), np.zeros(1)
@@ -215,13 +239,13 @@ class _Clock:
             np.maximum(backward_multiple * chunked - 2.0 * carried, 0.0),
         )
 
-    def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
+    def moved(self, operations: tuple[Operation, ...], block: Block) -> FloatArray:
         """Return the forward seconds of everything else: so much for each tensor read or written."""
-        sequence, tensor = _moved_widths(tuple(operations), ByIdentity(block))
+        sequence, tensor = _moved_widths(ByIdentity(operations), ByIdentity(block))
         per_token = sequence / self._sequence_division + tensor / self._tensor
         once = per_token * self._job.precision.compute_bytes
         own = once * self._traffic_multiple
-        saved = saved_bytes(tuple(operations), block, self._job.kernels, self._measured_kernels)
+        saved = saved_bytes(operations, block, self._job.kernels, self._measured_kernels)
         fused = saved[0] / self._sequence_division + saved[1] / self._tensor
         # However much is fused, what goes in is read and what comes out is written.
         moved = own - np.minimum(fused, np.maximum(own - once, 0.0))
@@ -231,12 +255,12 @@ class _Clock:
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
 def _products_by_degree(
-    operations: tuple[Operation, ...], degrees: tuple[int, ...], flops_per_second: float, half_features: float
+    same: ByIdentity[tuple[Operation, ...]], degrees: tuple[int, ...], flops_per_second: float, half_features: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return a token's seconds of the products that every token takes, twice, and of its experts'; for each degree."""
     ranks = np.array(degrees)
     shared, per_token, per_routed_token = (np.zeros(ranks.size) for _ in range(3))
-    for operation in operations:
+    for operation in same.value:
         inputs, outputs = operation.matmul_shape or (1, 1)
         columns = 1.0 if operation.is_row_parallel else ranks
         rows = ranks if operation.is_row_parallel else 1.0
@@ -254,11 +278,11 @@ def _products_by_degree(
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
-def _moved_widths(operations: tuple[Operation, ...], same: ByIdentity[Block]) -> tuple[int, int]:
+def _moved_widths(operations: ByIdentity[tuple[Operation, ...]], same: ByIdentity[Block]) -> tuple[int, int]:
     """Return the elements a token that operations read and write, of what the sequence divides and of what ranks do."""
     widths = {tensor.name: tensor.width for tensor in same.value.tensors}
     width = {"sequence": 0, "tensor": 0}
-    for operation in operations:
+    for operation in operations.value:
         names = (*operation.inputs, operation.output)
         width[str(operation.region)] += sum(widths.get(name, 0) for name in names)
     return width["sequence"], width["tensor"]

@@ -8,8 +8,8 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.memory.recurrent import block_scan
-from plimsoll.planners.memory.shards import has_equal_parts, tensor_divisions, uneven_matrices
-from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule, anywhere
+from plimsoll.planners.memory.shards import have_unequal_parts, tensor_divisions, uneven_matrices
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 MOST_NAMED = 3  # kinds of matrices that one message lists
 
@@ -46,8 +46,7 @@ HEADS_DIVIDE = Rule(
 
 def _splits_matrices(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack cannot cut matrices into equal parts, the vocabulary's rows apart."""
-    by = tensor_divisions(layouts, job)
-    return anywhere(~has_equal_parts(part, by) for part in job.parts)
+    return have_unequal_parts(job.parts, tensor_divisions(layouts, job))
 
 
 def _matrices(case: Case, job: Job) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from plimsoll.planners.ground.figures import counted
@@ -21,7 +23,7 @@ from plimsoll.planners.jobs.pipeline_layouts import (
     read_pipeline_layout,
 )
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
-from plimsoll.planners.layouts.stages import pipelines_of
+from plimsoll.planners.layouts.stages import MOST_KEPT_LISTS, Pipeline, pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 
@@ -62,13 +64,16 @@ def _cannot_be_divided(layouts: Candidates, job: Job) -> BoolArray:
     Of the Ultra-Scale Playbook's 100 runs with a stage left empty none ran, deeper pipelines than layers among them.
     """
     different, place = pipelines_of(layouts, job)
-    same, broken = ByIdentity(job.model), np.zeros(len(different), dtype=bool)
-    for number, pipeline in enumerate(different):
-        broken[number] = pipeline.way.division(same.value, pipeline.degree, pipeline.chunks) is None
-    if not broken.any():
-        return NOWHERE
-    undivided: BoolArray = broken[place]
-    return undivided
+    are_undivided = _are_undivided(ByIdentity(different))
+    return NOWHERE if are_undivided is None else are_undivided[place]
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _are_undivided(same: ByIdentity[tuple[Pipeline, ...]]) -> BoolArray | None:
+    """Return which pipelines cannot be divided in their way, None where all can."""
+    ways = ((each.way, each.model.value, each.degree, each.chunks) for each in same.value)
+    found = np.array([way.division(model, degree, chunks) is None for way, model, degree, chunks in ways])
+    return found if found.any() else None
 
 
 def _undivided(case: Case, job: Job) -> str:

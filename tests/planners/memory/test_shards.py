@@ -8,7 +8,7 @@ from plimsoll.planners.memory.shards import (
     are_divisible,
     divisions,
     frozen_elements,
-    has_equal_parts,
+    have_unequal_parts,
     moment_bytes,
     padded_elements,
     shard_elements,
@@ -109,8 +109,8 @@ def test_expert_parallelism_leaves_fewer_shard_ranks():
 
 def test_tensor_parallelism_must_cut_evenly_but_for_the_vocabulary():
     some = by("fsdp2", {"tensor_parallel": 5}, {"tensor_parallel": 4})
-    assert has_equal_parts(part(MATRIX), some).tolist() == [True, False]
-    assert has_equal_parts(part(ROWS), by("fsdp2", {"tensor_parallel": 3})).tolist() == [True]
+    assert have_unequal_parts((part(MATRIX),), some).tolist() == [False, True]
+    assert have_unequal_parts((part(ROWS),), by("fsdp2", {"tensor_parallel": 3})).tolist() == [False]
 
 
 def test_moments_follow_the_elements_and_count_their_steps():
