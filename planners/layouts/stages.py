@@ -228,16 +228,17 @@ def pipelines_of(layouts: Candidates, job: Job) -> tuple[tuple[Pipeline, ...], I
     most, ways = int(layouts.virtual_pipeline.max()), len(job.pipeline_layouts)
     chunked = (layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1
     keys, place = distinct(chunked * ways + layouts.pipeline_layout)
-    return _different(ByIdentity(job.model), job.pipeline_layouts, most, tuple(keys.tolist())), place
+    return _different(ByIdentity(job.model), ByIdentity(job.pipeline_layouts), most, tuple(keys.tolist())), place
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LISTS)
 def _different(
-    same: ByIdentity[ModelSpec], layouts: tuple[PipelineLayout, ...], most_chunks: int, keys: tuple[int, ...]
+    same: ByIdentity[ModelSpec], ways: ByIdentity[tuple[PipelineLayout, ...]], most: int, keys: tuple[int, ...]
 ) -> tuple[Pipeline, ...]:
     """Return the pipelines that `pipelines_of` numbers by degree, chunks and the way to divide them."""
-    numbers = [(*divmod(key // len(layouts), most_chunks), key % len(layouts)) for key in keys]
-    return tuple(Pipeline(same, degree + 1, chunks + 1, layouts[way]) for degree, chunks, way in numbers)
+    every = ways.value
+    numbers = [(*divmod(key // len(every), most), key % len(every)) for key in keys]
+    return tuple(Pipeline(same, degree + 1, chunks + 1, every[way]) for degree, chunks, way in numbers)
 
 
 def pipeline_of(layouts: Candidates, index: int, job: Job) -> Pipeline:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.ground.figures import listed
-from plimsoll.planners.jobs.abilities import ABILITIES
+from plimsoll.planners.jobs.abilities import ABILITIES, Ability
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES
@@ -16,8 +17,8 @@ from plimsoll.planners.stacks.profile import Profile, profiles_to_search, runnin
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
     """Return the job through every framework that may run it; raise where none can."""
-    profiles = profiles_to_search(question.framework)
-    able = [profile for profile in profiles if not problems(question, profile)]
+    profiles, asked = profiles_to_search(question.framework), _asked_of(question)
+    able = [profile for profile in profiles if not _problems(question, profile, asked)]
     if not able:
         raise _unable(question, profiles)
     return [training_job(question, profile) for profile in able]
@@ -25,14 +26,37 @@ def jobs_of(question: TrainingQuestion) -> list[Job]:
 
 def problems(question: TrainingQuestion, profile: Profile) -> dict[str, str]:
     """Return what a framework lacks of all that the job asks for, in sentences by the field that asks."""
+    return _problems(question, profile, _asked_of(question))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a question asks of an ability; of stacks as they run its job, where layouts ask for that too."""
+
+    ability: Ability
+    wanted: object
+    of_running: bool
+
+
+def _asked_of(question: TrainingQuestion) -> tuple[_Asked, ...]:
+    """Return all that a question asks of any stack."""
+    every = (
+        *(_Asked(ability=ability, wanted=ability.asked(question), of_running=False) for ability in ABILITIES),
+        *(
+            _Asked(ability=each.ability, wanted=each.ability.asked(question), of_running=True)
+            for each in LAYOUT_ABILITIES
+        ),
+    )
+    return tuple(asked for asked in every if asked.wanted is not None)
+
+
+def _problems(question: TrainingQuestion, profile: Profile, asked: Sequence[_Asked]) -> dict[str, str]:
     kernels = question.kernels if question.kernels in profile.kernel_choices else None
     running = running_profile(profile, kernels, question.optimizer)
-    asked = (
-        *((ability, profile) for ability in ABILITIES),
-        *((each.ability, running) for each in LAYOUT_ABILITIES),
-    )
-    found = ((ability.pointer, ability.problem(question, by)) for ability, by in asked)
-    return {pointer: problem for pointer, problem in found if problem is not None}
+    every = ((each.ability, running if each.of_running else profile, each.wanted) for each in asked)
+    return {
+        ability.pointer: ability.words(question, by) for ability, by, wanted in every if not ability.can(by, wanted)
+    }
 
 
 def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> PlimsollError:

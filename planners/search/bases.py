@@ -6,24 +6,29 @@ thousands of bases take milliseconds. The rules (`planners/search/rules/`) are a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.pipeline_layouts import BLOCKS_BESIDE_LAYERS, worthwhile
+from plimsoll.planners.jobs.pipeline_layouts import BLOCKS_BESIDE_LAYERS, PipelineLayout, worthwhile
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
 from plimsoll.planners.layouts.candidates import FULL, BoolArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import expert_counts, expert_degrees, paired_fraction, replicas_form_groups
+from plimsoll.planners.layouts.stages import MOST_KEPT_LISTS
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
 
 Bases = dict[str, IntArray]
 SECONDARY = "secondary_shard_group"
+# Of batches, sequences, and replicas of a search.
+MOST_KEPT_DIVISORS = 1024
 
 
 def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
@@ -97,17 +102,29 @@ def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first
     """
     if len(job.pipeline_layouts) == 1:
         return {**bases, "pipeline_layout": np.zeros_like(bases["pipeline_parallel"])}
-    most, same = int(bases["virtual_pipeline"].max(initial=1)), ByIdentity(job.model)
+    most = int(bases["virtual_pipeline"].max(initial=1))
     keys, place = distinct((bases["pipeline_parallel"] - 1) * most + bases["virtual_pipeline"] - 1)
-    ways = [
-        (worthwhile(job.pipeline_layouts, same, key // most + 1, key % most + 1) if key // most else ()) or (0,)
-        for key in keys.tolist()
-    ]
-    every = [np.array(some[: 1 if only_first else None], dtype=np.int64) for some in ways]
-    counts = np.array([some.size for some in every], dtype=np.int64)[place]
+    ways, ends = _worthwhile(ByIdentity(job.pipeline_layouts), ByIdentity(job.model), most, tuple(keys.tolist()))
+    first, counts = ends[place], ends[place + 1] - ends[place]
+    if only_first:
+        return {**bases, "pipeline_layout": ways[first]}
     spread = {name: np.repeat(values, counts) for name, values in bases.items()}
-    taken = [every[number] for number in place.tolist()]
-    return {**spread, "pipeline_layout": np.concatenate(taken) if taken else place}
+    number = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    return {**spread, "pipeline_layout": ways[np.repeat(first, counts) + number]}
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LISTS)
+def _worthwhile(
+    ways: ByIdentity[tuple[PipelineLayout, ...]], same: ByIdentity[ModelSpec], most: int, keys: tuple[int, ...]
+) -> tuple[IntArray, IntArray]:
+    """Return the ways worth trying of each pipeline, one after another, and where those of each end, from 0 on.
+
+    `with_pipeline_layouts` numbers pipelines by stages and chunks.
+    """
+    every = [
+        (worthwhile(ways.value, same, key // most + 1, key % most + 1) if key // most else ()) or (0,) for key in keys
+    ]
+    return np.array([way for some in every for way in some], dtype=np.int64), np.cumsum([0, *map(len, every)])
 
 
 def with_expert_overlap(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
@@ -150,10 +167,11 @@ def together(*parts: Mapping[str, IntArray]) -> Bases:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def divisors(number: int) -> list[int]:
+@functools.lru_cache(maxsize=MOST_KEPT_DIVISORS)
+def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors, rising."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
 def most_chunks(bases: Bases, question: TrainingQuestion, job: Job) -> IntArray:
@@ -224,11 +242,11 @@ def _able(can: bool, degrees: Iterable[int]) -> list[int]:
     return list(degrees) if can else [1]
 
 
-def _fixed_or(fixed: int | None, values: list[int]) -> list[int]:
+def _fixed_or(fixed: int | None, values: Sequence[int]) -> Sequence[int]:
     return values if fixed is None else [fixed]
 
 
-def _times(bases: Bases, name: str, values: list[int]) -> Bases:
+def _times(bases: Bases, name: str, values: Sequence[int]) -> Bases:
     """Return every base with every value of another axis."""
     count = next(iter(bases.values())).size
     spread = {known: np.repeat(column, len(values)) for known, column in bases.items()}

@@ -12,7 +12,7 @@ from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 from plimsoll.planners.search.pool import Pool, ranked
-from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_and_fastest, complexity
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_and_fastest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +68,17 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
         return None
     found = ranked(pools)
     index, fastest = best_and_fastest(found, question)
-    gpus, seconds = found.layouts.gpus, found.seconds
+    gpus, seconds = found.gpus, found.seconds
     is_late = bool(seconds[index] > latest_step_seconds(question))
     # What may lack the host memory goes before nothing that is sure to have it, unless that is late.
     least = UNSURE if is_late else min(TIGHT, found.verdicts[index])
-    is_offloaded = bool(found.layouts.offload[index] > 0 and question.layout.offload is None)
+    is_offloaded = bool(found.offload[index] > 0 and question.layout.offload is None)
     return Best(
         question=question,
         gpus=int(gpus[index]),
         objective=float(objective_of(question, gpus[index], seconds[index])),
         fastest=fastest,
-        complexity=float(complexity(found.layouts.take([index]))[0]),
+        complexity=float(found.complexity[index]),
         is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
         is_offloaded=is_offloaded,

@@ -21,10 +21,11 @@ from plimsoll.planners.layouts.candidates import (
     candidates_from_rows,
     concatenate,
 )
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
-from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, contenders
+from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, complexity, contenders
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import PART_NAMES, StepSeconds, concatenated, step_of, step_seconds, told, untimed
 
@@ -160,13 +161,17 @@ def alike(grid: Grid, *, stages_apart: bool = True) -> Iterator[IntArray]:
     if (grid.layouts.expert_parallel > 1).any():
         stages = np.broadcast_to(1 << grid.layouts.zero_stage, allowed.shape)
         apart = apart + 2 * np.bitwise_or.reduce(np.where(allowed, stages, 0), axis=0)
-    for group in np.unique(apart[kinds > 0]).tolist():
+    for group in distinct(apart[kinds > 0])[0].tolist():
         yield from _together(kinds, (apart == group) & (kinds > 0), math.prod(grid.shape[:2]))
 
 
 def _together(kinds: IntArray, own: BoolArray, layouts_each: int) -> Iterator[IntArray]:
     """Yield the bases of similar kinds, sets of choices as bits, each choice having so many layouts."""
-    found, counts = np.unique(kinds[own], return_counts=True)
+    found, place = distinct(kinds[own])
+    if found.size == 1:
+        yield np.flatnonzero(own)
+        return
+    counts = np.bincount(place)
     groups: list[list[int]] = []
     union = bases = layouts = 0
     for kind, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -234,12 +239,15 @@ def merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
 
 def ranked(pools: Sequence[Pool]) -> Ranked:
     """Return the layouts of all pools side by side."""
+    some = [pool for pool in pools if len(pool.layouts)] or pools
     return Ranked(
-        layouts=concatenate([pool.layouts for pool in pools]),
-        peaks=np.concatenate([pool.peaks for pool in pools]),
-        excess=np.concatenate([pool.excess for pool in pools]),
-        verdicts=np.concatenate([pool.verdicts for pool in pools]),
-        seconds=np.concatenate([pool.seconds for pool in pools]),
+        gpus=np.concatenate([pool.layouts.gpus for pool in some]),
+        offload=np.concatenate([pool.layouts.offload for pool in some]),
+        complexity=np.concatenate([complexity(pool.layouts) for pool in some]),
+        peaks=np.concatenate([pool.peaks for pool in some]),
+        excess=np.concatenate([pool.excess for pool in some]),
+        verdicts=np.concatenate([pool.verdicts for pool in some]),
+        seconds=np.concatenate([pool.seconds for pool in some]),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
@@ -28,7 +28,9 @@ ROUNDING_FRACTION = 1e-12
 class Ranked:
     """Evaluated layouts of all frameworks, side by side; `excess` is how many times what is there they need."""
 
-    layouts: Candidates
+    gpus: IntArray
+    offload: IntArray
+    complexity: FloatArray
     peaks: FloatArray
     excess: FloatArray
     verdicts: FloatArray
@@ -47,7 +49,7 @@ def best_and_fastest(ranked: Ranked, question: TrainingQuestion) -> tuple[int, f
     GPUs any other layout that fits counts; otherwise one that fits with room goes
     before one that is tight.
     """
-    gpus = ranked.layouts.gpus
+    gpus = ranked.gpus
     fitting = ranked.verdicts > 0
     objective = objective_of(question, gpus, ranked.seconds)
     is_late = (ranked.seconds > latest_step_seconds(question)).astype(np.float64)
@@ -60,7 +62,7 @@ def best_and_fastest(ranked: Ranked, question: TrainingQuestion) -> tuple[int, f
         chosen &= gpus == gpus[chosen].min()
     chosen &= _preferred(ranked, chosen, objective)
     near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
-    order = np.lexsort((near, ranked.peaks[near], objective[near], complexity(ranked.layouts.take(near))))
+    order = np.lexsort((near, ranked.peaks[near], objective[near], ranked.complexity[near]))
     return int(near[order[0]]), float(objective[chosen].min())
 
 
@@ -69,7 +71,7 @@ def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> Bool
 
     Where only states on the host leave room, tight layouts go first if one that keeps them on the device is faster.
     """
-    on_device = ranked.layouts.offload == 0
+    on_device = ranked.offload == 0
     has_room: BoolArray = chosen & (ranked.verdicts == FITS)
     tight: BoolArray = chosen & (ranked.verdicts < FITS)
     tight_on_device: BoolArray = tight & on_device
@@ -105,7 +107,7 @@ def contenders(
 def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
     """Return the layout to try first of those that need next to the least memory: measured, simple, least, in turn."""
     near = np.flatnonzero(ranked.excess <= ranked.excess.min() * (1 + CLOSE_FRACTION))
-    order = np.lexsort((near, ranked.excess[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
+    order = np.lexsort((near, ranked.excess[near], ranked.complexity[near], ~is_measured[near]))
     return int(near[order[0]])
 
 
@@ -116,6 +118,7 @@ def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
     return np.unique([near[order[0]], near[np.argmin(excess[near])]])
 
 
+@once
 def complexity(layouts: Candidates) -> FloatArray:
     """Return how many moving parts a layout has: one for each kind of parallelism and each trick."""
     return _count(
@@ -165,13 +168,13 @@ def pareto_front(ranked: Ranked) -> list[int]:
     A longer front is thinned evenly; its ends stay.
     """
     fitting = np.flatnonzero(ranked.verdicts > 0)
-    gpus = ranked.layouts.gpus[fitting]
-    simple = complexity(ranked.layouts.take(fitting))
+    gpus = ranked.gpus[fitting]
+    simple = ranked.complexity[fitting]
     order = fitting[np.lexsort((fitting, simple, ranked.peaks[fitting], ranked.seconds[fitting], gpus))]
     front: list[int] = []
     kept: list[tuple[float, float]] = []
     for count in distinct(gpus)[0].tolist():
-        same = order[ranked.layouts.gpus[order] == count]
+        same = order[ranked.gpus[order] == count]
         # Along rising time only a new least peak can be unbeaten.
         peaks = ranked.peaks[same]
         before = np.concatenate([[math.inf], np.minimum.accumulate(peaks)[:-1]])

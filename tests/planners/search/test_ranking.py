@@ -12,8 +12,11 @@ G = 1e9
 
 
 def ranked(rows, peaks, verdicts, seconds):
+    layouts = candidates_from_rows(rows)
     return Ranked(
-        layouts=candidates_from_rows(rows),
+        gpus=layouts.gpus,
+        offload=layouts.offload,
+        complexity=complexity(layouts),
         peaks=np.array(peaks) * G,
         excess=np.array(peaks) / 80,
         verdicts=np.array(verdicts, dtype=float),
