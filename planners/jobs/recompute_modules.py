@@ -8,16 +8,20 @@ and core/tensor_parallel/random.py (CheckpointWithoutOutput).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.identity import ByIdentity
 
 CORE_ATTENTION, LAYER_NORM, FEED_FORWARD, MIXTURE = "core_attn", "layernorm", "mlp", "moe"
 EXPERT_ACTIVATION = "moe_act"
 ATTENTION_NORM, FEED_FORWARD_NORM = "attention_norm", "feed_forward_norm"
 LATENT_UP_PROJECTIONS = ("query_up", "key_value_up")
+# Sets of some hundred models, on a few stacks.
+MOST_KEPT_SETS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +75,16 @@ IN_ORDER = (LAYER_NORM, EXPERT_ACTIVATION, "mla_up_proj", "shared_experts", FEED
 NOT_IN_EIGHT_BITS = (LAYER_NORM, EXPERT_ACTIVATION)
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_SETS)
 def sets_worth_trying(
-    model: ModelSpec, *, keeps_scores: bool, in_eight_bits: bool, fuses_norms: bool
+    same: ByIdentity[ModelSpec], *, keeps_scores: bool, in_eight_bits: bool, fuses_norms: bool
 ) -> tuple[tuple[str, ...], ...]:
     """Return sets of modules from the fewest operations that are computed again to the most, each more than the last.
 
     Attention's scores are the first where they are kept. Not every set is tried: one that spares less for the time it
     takes is added behind those that spare more.
     """
+    model = same.value
     left_out = NOT_IN_EIGHT_BITS if in_eight_bits else ()
     first = (CORE_ATTENTION,) if keeps_scores else ()
     ordered = [name for name in (*first, *IN_ORDER) if name not in left_out]

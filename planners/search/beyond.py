@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
@@ -353,7 +354,7 @@ def _by_parts(beyond: Beyond) -> list[Beyond]:
     if beyond.question.recompute is not None or "modules" not in job.profile.can.recompute:
         return []
     sets = sets_worth_trying(
-        job.model,
+        ByIdentity(job.model),
         keeps_scores=job.attention == "eager",
         in_eight_bits=job.precision.compute_format in LOW_PRECISION_FORMATS,
         fuses_norms=job.profile.kernels.transformer_engine,

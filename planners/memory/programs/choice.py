@@ -101,7 +101,10 @@ def events_of(programs: Iterable[Prepared], row: int, index: int) -> Events:
 
 
 def events_of_stages(programs: Iterable[Prepared], stages: int, index: int) -> tuple[Events, ...]:
-    """Return what every stage of one layout of a list allocates and releases: the same as `events_of` of each."""
+    """Return what every stage of one layout of a list allocates and releases, of each visit the first, most and last.
+
+    Those are events that `events_of` each stage tells.
+    """
     found = [Events() for _ in range(stages)]
     for program, quantities, own in programs:
         if own is None or own[index if own.size > 1 else 0]:

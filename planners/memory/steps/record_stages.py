@@ -1,16 +1,19 @@
 """Several stages of one layout written down at once: their programs are the same, and sizes alone differ.
 
 The stages of a pipeline that have as many layers of each kind differ by how many micro-batches wait. A program that
-runs once for all of them is as fast as for one.
+runs once for all of them is as fast as for one. Of all events those are told that the account asks for: a visit's (the
+events of a layer in a row) first, largest and last.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
 from plimsoll.planners.memory.steps.events import Event, Events, Repeat
 from plimsoll.planners.memory.steps.record import WrittenStep
 from plimsoll.planners.memory.steps.step import ITEMS, Held
@@ -41,22 +44,34 @@ class RecordedStages(WrittenStep):
         self._again: list[_Again] = []
 
     def events(self) -> tuple[Events, ...]:
-        """Return the events of each stage; what changes nothing on it is none."""
+        """Return the events of each stage, of each visit those that can be the worst; what changes nothing is none."""
         if not self._told:
             return tuple(Events() for _ in range(self._held.shape[1]))
         changes, held = np.stack(self._changes).astype(np.int64), np.stack(self._helds).astype(np.int64)
-        return tuple(self._of_stage(changes[:, stage], held[:, :, stage], stage) for stage in range(changes.shape[1]))
-
-    def _of_stage(self, changes: Any, held: Any, stage: int) -> Events:
-        places = np.flatnonzero(changes)
-        rows = zip(
-            places.tolist(),
-            changes[places].tolist(),
-            held[places].tolist(),
-            held[places].sum(axis=1).tolist(),
-            strict=True,
+        totals, worst = held.sum(axis=1), np.zeros(changes.shape, dtype=bool)
+        for visit in self._visits():
+            worst[visit] = _worst(changes[visit] != 0, totals[visit])
+        return tuple(
+            self._of_stage(places, changes[places, stage], held[places, :, stage], totals[places, stage], stage)
+            for stage, places in enumerate(map(np.flatnonzero, worst.T))
         )
-        events = Events([Event(*self._told[place], change, tuple(own), total) for place, change, own, total in rows])
+
+    def _visits(self) -> Iterator[slice]:
+        """Yield the events that come one after another in one phase and layer, those that come again apart."""
+        apart = {place for again in self._again for place in (again.start, again.end)}
+        places = [(phase, layer) for phase, layer, _, _ in self._told]
+        begin = [
+            number
+            for number, place in enumerate(places)
+            if number == 0 or number in apart or place != places[number - 1]
+        ]
+        return itertools.starmap(slice, itertools.pairwise([*begin, len(places)]))
+
+    def _of_stage(self, places: IntArray, changes: IntArray, held: IntArray, totals: IntArray, stage: int) -> Events:
+        """Return the events at some places, with what each changes and what is held after it."""
+        told = (self._told[place] for place in places.tolist())
+        rows = zip(told, changes.tolist(), map(tuple, held.tolist()), totals.tolist(), strict=True)
+        events = Events([Event(phase, layer, item, name, *changed) for (phase, layer, item, name), *changed in rows])
         for again in self._again:
             start, end = np.searchsorted(places, (again.start, again.end)).tolist()
             if end > start:
@@ -83,3 +98,18 @@ class RecordedStages(WrittenStep):
         self._told.append((self.phase, self._layer, held.item, held.name))
         self._changes.append(own - before)
         self._helds.append(self._held.copy())
+
+
+def _worst(happen: BoolArray, totals: IntArray) -> BoolArray:
+    """Return which events of one visit can be its worst or what is left of it, [event, stage].
+
+    Those are the first, which what was held before may exceed, the first of the largest behind it, and the last.
+    """
+    stages = np.arange(totals.shape[1])
+    first, last = happen.argmax(axis=0), len(happen) - 1 - happen[::-1].argmax(axis=0)
+    behind = np.where(happen, totals, -1)
+    behind[first, stages] = -1
+    worst = np.zeros(happen.shape, dtype=bool)
+    for place in (first, behind.argmax(axis=0), last):
+        worst[place, stages] = True
+    return worst & happen

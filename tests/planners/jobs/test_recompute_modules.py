@@ -3,6 +3,7 @@ import pytest
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.recompute_modules import (
     again,
     check_modules,
@@ -115,7 +116,7 @@ def test_a_module_that_no_layer_has_is_refused(modules: tuple[str, ...], words: 
 
 def test_sets_worth_trying_compute_ever_more_again():
     model = describe_config(DEEPSEEK, name="deepseek")
-    tried = sets_worth_trying(model, keeps_scores=False, in_eight_bits=False, fuses_norms=True)
+    tried = sets_worth_trying(ByIdentity(model), keeps_scores=False, in_eight_bits=False, fuses_norms=True)
     assert tried[0] == ("layernorm",)
     assert ("layernorm", "moe_act", "mla_up_proj") in tried
     assert all(not {"moe", "moe_act"} <= set(names) for names in tried)
@@ -124,13 +125,13 @@ def test_sets_worth_trying_compute_ever_more_again():
 
 
 def test_norms_within_a_dense_layer_s_products_are_no_set_of_their_own():
-    dense = sets_worth_trying(small_llama(), keeps_scores=False, in_eight_bits=False, fuses_norms=True)
+    dense = sets_worth_trying(ByIdentity(small_llama()), keeps_scores=False, in_eight_bits=False, fuses_norms=True)
     assert dense == (("layernorm", "mlp"),)
-    scores = sets_worth_trying(small_llama(), keeps_scores=True, in_eight_bits=False, fuses_norms=True)
+    scores = sets_worth_trying(ByIdentity(small_llama()), keeps_scores=True, in_eight_bits=False, fuses_norms=True)
     assert scores == (("core_attn",), ("core_attn", "layernorm", "mlp"))
 
 
 def test_delayed_scaling_recomputes_no_norms_and_no_activations_of_experts():
     model = describe_config(DEEPSEEK, name="deepseek")
-    tried = sets_worth_trying(model, keeps_scores=False, in_eight_bits=True, fuses_norms=True)
+    tried = sets_worth_trying(ByIdentity(model), keeps_scores=False, in_eight_bits=True, fuses_norms=True)
     assert {"layernorm", "moe_act"}.isdisjoint(name for names in tried for name in names)

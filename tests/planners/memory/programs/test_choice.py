@@ -1,6 +1,9 @@
 """Which program a layout's step is, and its peak as the most over its events."""
 
 import functools
+import itertools
+from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from plimsoll.planners.memory.programs.choice import (
 from plimsoll.planners.memory.programs.question import question_of
 from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.record import RecordedStep
+from plimsoll.planners.memory.timeline import moments_of
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.search.able import jobs_of
 from tests.planners.factories import small_llama, small_mixtral
@@ -97,9 +101,26 @@ def test_a_stored_plan_s_stages_written_down_at_once_are_those_of_each_by_itself
     question = asked_by(number)
     programs, stages = prepared(question), question.rows.stage.shape[0]
     for row, events in enumerate(events_of_stages(programs, stages, 0)):
-        alone = events_of(programs, row, 0)
-        assert list(events) == list(alone)
+        alone, layers = events_of(programs, row, 0), range(question.job.model.num_layers)
+        assert worst(events.in_parts()) == list(events.in_parts()) == worst(alone.in_parts())
         assert events.largest == alone.largest
+        assert moments_of(events, layers) == moments_of(alone, layers)
+
+
+def worst(parts):
+    """Return the first event of each visit, the largest behind it and the last, part by part."""
+    found, start = [], 0
+    for written, repeat in parts:
+        kept = []
+        for _, visit in itertools.groupby(written, key=attrgetter("phase", "layer")):
+            first, *others = visit
+            largest = max(others, key=attrgetter("total"), default=first)
+            kept += [each for each in (first, *others) if any(each is one for one in (first, largest, *others[-1:]))]
+        if repeat is not None:
+            repeat = replace(repeat, start=start, end=start + len(kept))
+        start += len(kept)
+        found.append((kept, repeat))
+    return found
 
 
 @pytest.mark.parametrize("number", DRAWN)
