@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -88,7 +88,7 @@ class Candidates:
 
     def take(self, index: Any) -> Candidates:
         """Return the layouts of a list at `index`, an index array or a mask."""
-        return Candidates(**{name: getattr(self, name)[index] for name in COLUMNS})
+        return candidates_of([values[index] for values in EVERY_COLUMN(self)])
 
     def layout(
         self,
@@ -139,6 +139,11 @@ COLUMNS = tuple(entry.name for entry in fields(Candidates) if entry.init)
 EVERY_COLUMN = attrgetter(*COLUMNS)
 
 
+def candidates_of(columns: Iterable[npt.NDArray[Any]]) -> Candidates:
+    """Return the layouts of columns in the order of `COLUMNS`."""
+    return Candidates(**dict(zip(COLUMNS, columns, strict=True)))
+
+
 def once(
     quantity: Callable[Concatenate[Candidates, P], T],
 ) -> Callable[Concatenate[Candidates, P], T]:
@@ -183,7 +188,7 @@ def concatenate(parts: list[Candidates]) -> Candidates:
     """Return the layouts of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    return Candidates(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
+    return candidates_of(map(np.concatenate, zip(*map(EVERY_COLUMN, parts), strict=True)))
 
 
 def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:

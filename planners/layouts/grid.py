@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.layouts.candidates import COLUMNS, BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import (
+    EVERY_COLUMN,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    candidates_of,
+)
 
 # Of each axis of a grid all others.
 OTHER_AXES = ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2))
@@ -50,9 +57,9 @@ class Grid:
 
     def of_bases(self, index: IntArray) -> Grid:
         """Return the grid of some of the bases only."""
-        chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
+        chosen = [values if values.size == 1 else along_bases(values, index) for values in EVERY_COLUMN(self.layouts)]
         return Grid(
-            layouts=Candidates(**chosen),
+            layouts=candidates_of(chosen),
             distinct=along_bases(self.distinct, index),
             shape=(*self.shape[:-1], index.size),
             known={name: along_bases(values, index) for name, values in self.known.items()},
@@ -66,9 +73,9 @@ class Grid:
         cut = [(axis - cells.ndim, kept[axis]) for axis in range(cells.ndim) if shape[axis] < self.shape[axis]]
         if not cut:
             return self
-        columns = {name: _of_axes(getattr(self.layouts, name), cut) for name in COLUMNS}
+        columns = [values if values.size == 1 else _of_axes(values, cut) for values in EVERY_COLUMN(self.layouts)]
         return Grid(
-            layouts=Candidates(**columns),
+            layouts=candidates_of(columns),
             distinct=_of_axes(cells, cut),
             shape=shape,
             known={name: _of_axes(values, cut) for name, values in self.known.items()},
@@ -77,7 +84,7 @@ class Grid:
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
         at = Cells(cells, self.shape)
-        return Candidates(**{name: at.of(getattr(self.layouts, name)) for name in COLUMNS})
+        return candidates_of([at.of(values) for values in EVERY_COLUMN(self.layouts)])
 
     def every(self) -> Candidates:
         """Return all layouts as a list, base after base."""
@@ -124,10 +131,9 @@ class Cells:
 
 def _of_axes(values: npt.NDArray[Any], cut: Sequence[tuple[int, IntArray]]) -> npt.NDArray[Any]:
     """Return what `values` has at some places of axes, counted from the last; it may vary along others only."""
-    if values.size > 1:
-        for axis, index in cut:
-            if values.ndim >= -axis and values.shape[axis] > 1:
-                values = values.take(index, axis=axis)
+    for axis, index in cut:
+        if values.ndim >= -axis and values.shape[axis] > 1:
+            values = values.take(index, axis=axis)
     return values
 
 

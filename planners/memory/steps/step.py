@@ -72,8 +72,10 @@ class Step:
 
     def take(self, item: str, name: str, amount: FloatArray) -> Held:
         """Allocate a piece."""
-        held = Held(item, name, self._here(amount), self._within)
-        self._change(held, held.amount)
+        here = amount if self._within is None else self._here(amount)
+        held = Held(item, name, here, self._within)
+        if here is not NO_BYTES:
+            self._change(held, here)
         return held
 
     def carry(self, item: str, name: str) -> Held:
