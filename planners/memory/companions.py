@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,10 +25,12 @@ from plimsoll.planners.jobs.job import BlockWeights, CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, LayerActivity, activity
-from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
+from plimsoll.planners.memory.holdings import Holdings, States, has_gathering, holdings, shard_ranks, states
 from plimsoll.planners.memory.layer_bytes import layer_bytes
 from plimsoll.planners.memory.preference_loss import reference_loss
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+
+S = TypeVar("S", bound=States)
 
 # The activation, the other half and their product, as a gated feed-forward multiplies them.
 FEED_FORWARD_TENSORS = 3
@@ -35,11 +38,11 @@ FEED_FORWARD_TENSORS = 3
 STREAMS = 4
 
 
-def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
+def with_companions(held: S, layouts: Candidates, job: Job) -> S:
     """Return what a rank holds with its companions' weights and states, which stand through the whole job."""
     for companion in job.companions:
         if companion.trainable:
-            own = holdings(layouts, all_stages(layouts, companion.job), companion.job)
+            own = states(layouts, all_stages(layouts, companion.job), companion.job)
             held = replace(
                 held,
                 parameters=held.parameters + own.parameters,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 import numpy as np
@@ -67,15 +67,8 @@ class LayerHoldings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
-    """A stage's states at rest.
-
-    `root_*` are those of embedding, last norm and head together, `head_*` those of last norm and head, `layers` those
-    of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
-    `sent` waits on the host for the optimizer, and is on the device only as it is reduced. `table_elements` are the
-    embedding's matrix where layers for multi-token prediction embed tokens. `update_gather_bytes` are copies of updated
-    parameters that were dealt out whole.
-    """
+class States:
+    """A stage's states at rest, on the device and on the `host`; `stage_elements` learn, before ZeRO divides them."""
 
     parameters: FloatArray
     gradients: FloatArray
@@ -84,6 +77,20 @@ class Holdings:
     host_parameters: FloatArray
     host_gradients: FloatArray
     local_parameters: FloatArray
+    stage_elements: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings(States):
+    """A stage's states at rest, and what its program gathers, reduces and updates of them.
+
+    `root_*` are those of embedding, last norm and head together, `head_*` those of last norm and head, `layers` those
+    of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
+    `sent` waits on the host for the optimizer, and is on the device only as it is reduced. `table_elements` are the
+    embedding's matrix where layers for multi-token prediction embed tokens. `update_gather_bytes` are copies of updated
+    parameters that were dealt out whole.
+    """
+
     layers_frozen: FloatArray
     root_elements: FloatArray
     root_frozen: FloatArray
@@ -95,7 +102,6 @@ class Holdings:
     head_gradients: FloatArray
     root_gradients_sent: FloatArray
     head_gradients_sent: FloatArray
-    stage_elements: FloatArray
     head_matrix_elements: FloatArray
     table_elements: FloatArray
     largest_matrix_elements: FloatArray
@@ -105,6 +111,9 @@ class Holdings:
     layers: tuple[LayerHoldings, ...]
 
 
+STATES = tuple(entry.name for entry in fields(States))
+
+
 @once
 def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
     """Return how many ranks divide what ZeRO shards; some stacks count the context ranks too."""
@@ -112,116 +121,149 @@ def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
     return ranks * layouts.context_parallel if job.profile.sharding.over_context else ranks
 
 
-def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
-    """Return the states of every row, as the profile shards and widens them."""
-    rules, states = job.profile.sharding, job.states
-    ranks = shard_ranks(layouts, job)
+class _Divided:
+    """Knows how every state of a job is divided, and what stages have of those that are asked for again."""
 
-    @functools.cache
-    def division(from_stage: int) -> Divisions:
-        return divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, WHOLE), job)
+    def __init__(self, layouts: Candidates, rows: StageRows, job: Job) -> None:
+        self.layouts, self.rows, self.job = layouts, rows, job
+        self.stages = _Stages(job, rows)
+        self._ranks = shard_ranks(layouts, job)
+        self._divisions: dict[int, Divisions] = {}
+        self._stored: dict[int, _Amounts] = {}
+        rules = job.profile.sharding
+        self.by_parameters = self.from_stage(rules.parameters_from)
+        self.by_optimizer = self.from_stage(rules.optimizer_from)
+        self.by_gradients = self.from_stage(rules.gradients_from)
+        self.gradients = self.stored(rules.gradients_from)
+        self.frozen = _frozen(self.stages, self.by_parameters, job)
+        self.split = self.stages.amounts(lambda part: split_elements(part, self.by_parameters))
+        self.moment_bytes = job.states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
+        self.dealt = None
+        if job.profile.update.deals_parameters:
+            self.dealt = dealt_states(rows, self.by_optimizer, job, self.moment_bytes)
+        # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
+        self.on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
 
-    by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
-    model = _Stages(job, rows)
+    def from_stage(self, zero_stage: int) -> Divisions:
+        """Return how a state is divided that ZeRO divides from a stage on."""
+        if zero_stage not in self._divisions:
+            ranks = np.where(self.layouts.zero_stage >= zero_stage, self._ranks, WHOLE)
+            self._divisions[zero_stage] = divisions(self.layouts, ranks, self.job)
+        return self._divisions[zero_stage]
 
-    @functools.cache
-    def stored(from_stage: int) -> _Amounts:
-        by = division(from_stage)
-        return model.amounts(lambda part: shard_elements(part, by))
+    def stored(self, zero_stage: int) -> _Amounts:
+        """Return the elements that a rank stores of such a state."""
+        if zero_stage not in self._stored:
+            by = self.from_stage(zero_stage)
+            self._stored[zero_stage] = self.stages.amounts(lambda part: shard_elements(part, by))
+        return self._stored[zero_stage]
 
-    nothing = np.zeros(1)
-    parameter_elements = stored(rules.parameters_from).total()
-    gradients = stored(rules.gradients_from)
-    accumulator_elements = stored(rules.accumulators_from).total() if states.accumulator else nothing
-    master_elements = stored(rules.optimizer_from).total() if states.master else nothing
+    def moments(self) -> FloatArray:
+        """Return the bytes of the optimizer's moments, where they are divided."""
+        job, element_bytes = self.job, self.moment_bytes
+        embedding_bytes = FP32_BYTES if _is_widened(job) else element_bytes
+        return self.stages.amounts(
+            lambda part: moment_bytes(
+                part, self.by_optimizer, job.optimizer, embedding_bytes if part is job.embedding else element_bytes
+            )
+        ).total()
+
+
+def states(layouts: Candidates, rows: StageRows, job: Job) -> States:
+    """Return the states of every row at rest, as the profile shards and widens them."""
+    return _states(_Divided(layouts, rows, job))
+
+
+def _states(own: _Divided) -> States:
+    layouts, job, widths, rules = own.layouts, own.job, own.job.states, own.job.profile.sharding
+    nothing, to_host = np.zeros(1), layouts.offload
+    local_parameters, parts = own.stored(rules.parameters_from).total(), own.stored(rules.optimizer_from).total()
+    parameters = local_parameters * widths.parameter + own.frozen.stored
+    parameters = parameters + _fp8_copies(own.stages, own.by_parameters, job)
+    parameters = parameters * _weight_versions(own.rows, job)
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
-    frozen = _frozen(model, by_parameters, job)
-    element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    embedding_bytes = FP32_BYTES if _is_widened(job) else element_bytes
-    moments = model.amounts(
-        lambda part: moment_bytes(
-            part, by_optimizer, job.optimizer, embedding_bytes if part is job.embedding else element_bytes
-        )
-    ).total()
-    parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
-    parameters = parameters * _weight_versions(rows, job)
-    masters = master_elements * states.master
-    dealt = dealt_states(rows, by_optimizer, job, element_bytes) if job.profile.update.deals_parameters else None
-    if dealt is not None:
-        masters, moments = nothing, dealt.state_bytes
-    accumulators = accumulator_elements * states.accumulator
-    to_host = layouts.offload
+    gradients = np.where(has_gradients, own.gradients.total() * widths.gradient, 0.0)
+    accumulators = own.stored(rules.accumulators_from).total() * widths.accumulator if widths.accumulator else nothing
+    if own.dealt is None:
+        masters, moments = parts * widths.master if widths.master else nothing, own.moments()
+    else:
+        masters, moments = nothing, own.dealt.state_bytes
     host_parameters = np.where(to_host == 2, parameters, 0.0)
-    whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
-    # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
-    on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
-    parts = stored(rules.optimizer_from).total()
-    waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != states.accumulator else accumulators
-    copies = parts * 2 * FP32_BYTES if job.profile.host.copies_parameters and not states.master else nothing
+    waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != widths.accumulator else accumulators
+    copies = parts * 2 * FP32_BYTES if job.profile.host.copies_parameters and not widths.master else nothing
     host = np.where(to_host >= 1, masters + moments + waiting + copies, 0.0) + host_parameters
-    host_gradients = np.where(_waits_in_own_format(layouts, job), whole_gradients * (1.0 - on_device), 0.0)
+    host_gradients = np.where(_waits_in_own_format(layouts, job), gradients * (1.0 - own.on_device), 0.0)
     host = host + host_gradients
     if job.profile.host.flat_buffer_stages:
         has_buffer = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
-        host = host + np.where((to_host == 1) & has_buffer, parts * states.parameter, 0.0)
+        host = host + np.where((to_host == 1) & has_buffer, parts * widths.parameter, 0.0)
     if job.optimizer.paged_to_host:
-        resident = _not_paged(model, by_optimizer, job, element_bytes)
+        resident = _not_paged(own.stages, own.by_optimizer, job, own.moment_bytes)
         host = np.where(to_host >= 1, host, moments - resident)
         moments = resident
-    split = model.amounts(lambda part: split_elements(part, by_parameters))
-    padded = model.amounts(lambda part: padded_elements(part, by_parameters))
-    return Holdings(
+    return States(
         parameters=np.where(to_host == 2, 0.0, parameters),
-        gradients=whole_gradients * on_device + np.where(to_host >= 1, 0.0, accumulators),
+        gradients=gradients * own.on_device + np.where(to_host >= 1, 0.0, accumulators),
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         host_parameters=host_parameters,
         host_gradients=host_gradients,
-        local_parameters=parameter_elements,
-        layers_frozen=frozen.of_layers,
-        root_elements=split.root(),
-        root_frozen=frozen.root,
-        head_frozen=frozen.head,
+        local_parameters=local_parameters,
+        stage_elements=own.split.total(),
+    )
+
+
+def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
+    """Return the states of every row with what its program gathers, reduces and updates."""
+    own = _Divided(layouts, rows, job)
+    at_rest = _states(own)
+    padded = own.stages.amounts(lambda part: padded_elements(part, own.by_parameters))
+    root_gradients = own.gradients.root() * job.states.gradient
+    head_gradients = own.gradients.head_alone() * job.states.gradient
+    return Holdings(
+        **{name: getattr(at_rest, name) for name in STATES},
+        layers_frozen=own.frozen.of_layers,
+        root_elements=own.split.root(),
+        root_frozen=own.frozen.root,
+        head_frozen=own.frozen.head,
         root_padded=padded.root(),
-        root_gradients=gradients.root() * states.gradient * on_device,
-        head_elements=split.head_alone(),
+        root_gradients=root_gradients * own.on_device,
+        head_elements=own.split.head_alone(),
         head_padded=padded.head_alone(),
-        head_gradients=gradients.head_alone() * states.gradient * on_device,
-        root_gradients_sent=gradients.root() * states.gradient * (1.0 - on_device),
-        head_gradients_sent=gradients.head_alone() * states.gradient * (1.0 - on_device),
-        stage_elements=split.total(),
-        head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
-        table_elements=np.where(rows.has_multi_token, by_parameters.spread(_head_matrix, job.embedding), 0.0)
+        head_gradients=head_gradients * own.on_device,
+        root_gradients_sent=root_gradients * (1.0 - own.on_device),
+        head_gradients_sent=head_gradients * (1.0 - own.on_device),
+        head_matrix_elements=np.where(rows.has_head, own.by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
+        table_elements=np.where(rows.has_multi_token, own.by_parameters.spread(_head_matrix, job.embedding), 0.0)
         if job.multi_token is not None
-        else nothing,
+        else np.zeros(1),
         largest_matrix_elements=functools.reduce(
             np.maximum,
             [
-                by_parameters.spread(
+                own.by_parameters.spread(
                     _largest_updated if job.profile.update.joins_projections else _largest_matrix, part
                 )
                 for part in job.layers
             ],
         ),
-        update_gather_bytes=nothing if dealt is None else dealt.gathered_elements * states.parameter,
-        dummy_gradients=_dummy_gradient_bytes(job, rows, by_parameters),
-        last_of_head=np.where(rows.has_head, by_parameters.spread(_last_weight, job.head), 0.0),
+        update_gather_bytes=np.zeros(1) if own.dealt is None else own.dealt.gathered_elements * job.states.parameter,
+        dummy_gradients=_dummy_gradient_bytes(job, rows, own.by_parameters),
+        last_of_head=np.where(rows.has_head, own.by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
             LayerHoldings(
-                elements=split.layers[kind],
-                frozen_bytes=frozen.layers[kind],
+                elements=own.split.layers[kind],
+                frozen_bytes=own.frozen.layers[kind],
                 padded=padded.layers[kind],
-                gradient_bytes=gradients.layers[kind] * states.gradient,
-                last_matrix=by_parameters.spread(_last_matrix, part),
-                feed_forward=by_parameters.spread(_feed_forward_weights, part),
-                behind_attention=by_parameters.spread(_weights_behind_attention, part),
-                experts=_experts_of(split_elements, part, job, by_parameters),
-                experts_padded=_experts_of(padded_elements, part, job, by_parameters),
-                expert_gradient_bytes=_experts_of(shard_elements, part, job, division(rules.gradients_from))
-                * states.gradient,
-                last_experts=by_parameters.spread(_last_stacked_matrices, part),
-                last_weight=by_parameters.spread(_last_weight, part),
-                dequantized_bytes=frozen.dequantized_of[kind],
+                gradient_bytes=own.gradients.layers[kind] * job.states.gradient,
+                last_matrix=own.by_parameters.spread(_last_matrix, part),
+                feed_forward=own.by_parameters.spread(_feed_forward_weights, part),
+                behind_attention=own.by_parameters.spread(_weights_behind_attention, part),
+                experts=_experts_of(split_elements, part, job, own.by_parameters),
+                experts_padded=_experts_of(padded_elements, part, job, own.by_parameters),
+                expert_gradient_bytes=_experts_of(shard_elements, part, job, own.by_gradients) * job.states.gradient,
+                last_experts=own.by_parameters.spread(_last_stacked_matrices, part),
+                last_weight=own.by_parameters.spread(_last_weight, part),
+                dequantized_bytes=own.frozen.dequantized_of[kind],
             )
             for kind, part in enumerate(job.layers)
         ),

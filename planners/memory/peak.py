@@ -12,6 +12,10 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages, pipeline_of
+from plimsoll.planners.memory.activation_offload import left_on_device
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.companions import with_companions
+from plimsoll.planners.memory.holdings import states
 from plimsoll.planners.memory.host import host_bytes, making_host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
@@ -85,9 +89,10 @@ def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
     that gathers weights once has sums of all gradients as it differentiates its last micro-batch, unless it lets its
     chunks' go one by one.
     """
-    asked, weights = question_of(layouts, job, deciding_stages), job.profile.weights
-    rows, held, active = asked.rows, asked.held, asked.active
-    is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(active.layers) == 1)
+    rows, weights = deciding_stages(layouts, job), job.profile.weights
+    held = with_companions(states(layouts, rows, job), layouts, job)
+    active = left_on_device(activity(layouts, rows, job), layouts, job)
+    is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(job.layers) == 1)
     others = np.maximum(rows.in_flight - 1.0, 0.0) * active.stage
     kept = others + np.where(is_known, active.stage, 0.0)
     # Of an interleaved pipeline fewer may wait as the loss is known than at the most.
