@@ -48,7 +48,6 @@ class LayerSeconds:
     forward: FloatArray
     backward: FloatArray
     attention: FloatArray
-    selective_recompute: FloatArray
 
 
 def layer_seconds(
@@ -71,14 +70,22 @@ def layer_seconds(
         + unpacking
         + scan_backward
     )
-    return LayerSeconds(
-        forward=forward,
-        backward=backward,
-        attention=attention,
-        selective_recompute=_of_modules(part.block, experts, clock, job)
-        if job.recompute_modules
-        else _selective(work, experts, clock, forward, attention, job),
-    )
+    return LayerSeconds(forward=forward, backward=backward, attention=attention)
+
+
+def selective_recompute_seconds(
+    part: BlockWeights, own: LayerSeconds, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
+    """Return what selective recomputation does again of one block: modules, the scores, or all but some products."""
+    clock = _clock(layouts, job, ByIdentity(hardware), ByIdentity(efficiency))
+    experts, policy = _most_experts(ByIdentity(part.block)), job.profile.can.selective_policy
+    if job.recompute_modules:
+        return _of_modules(part.block, experts, clock, job)
+    if policy == "attention_scores":
+        return own.attention if job.attention == "eager" else np.zeros(1)
+    if policy != "alternate_matmuls":
+        return np.zeros(1)
+    return own.forward - own.attention - clock.products(_work(ByIdentity(part.block.operations)).alternate, experts)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
@@ -124,18 +131,6 @@ def _of_modules(block: Block, experts: int, clock: _Clock, job: Job) -> FloatArr
         clock.products(work.products, experts) + clock.attention(work.scores) + clock.moved(work.others, block)
     )
     return result
-
-
-def _selective(
-    work: _Work, experts: int, clock: _Clock, forward: FloatArray, attention: FloatArray, job: Job
-) -> FloatArray:
-    """Return what selective recompute does again: the scores, or all that alternate products do not keep."""
-    policy = job.profile.can.selective_policy
-    if policy == "attention_scores":
-        return attention if job.attention == "eager" else np.zeros_like(attention)
-    if policy != "alternate_matmuls":
-        return np.zeros_like(forward)
-    return forward - attention - clock.products(work.alternate, experts)
 
 
 @once
@@ -206,6 +201,8 @@ class _Clock:
 
     def attention(self, operations: tuple[Operation, ...]) -> FloatArray:
         """Return the forward seconds of scores, softmax and weighted sums."""
+        if not operations:
+            return np.zeros(1)
         flops = sum(operation.forward_flops_per_token(self._context) for operation in operations)
         local = flops * self._tokens / self._tensor
         if self._job.attention == "flash":
@@ -246,10 +243,11 @@ class _Clock:
         once = per_token * self._job.precision.compute_bytes
         own = once * self._traffic_multiple
         saved = saved_bytes(operations, block, self._job.kernels, self._measured_kernels)
-        fused = saved[0] / self._sequence_division + saved[1] / self._tensor
-        # However much is fused, what goes in is read and what comes out is written.
-        moved = own - np.minimum(fused, np.maximum(own - once, 0.0))
-        result: FloatArray = self._tokens * moved / self._memory_rate
+        if any(saved):
+            fused = saved[0] / self._sequence_division + saved[1] / self._tensor
+            # However much is fused, what goes in is read and what comes out is written.
+            own = own - np.minimum(fused, np.maximum(own - once, 0.0))
+        result: FloatArray = self._tokens * own / self._memory_rate
         return result
 
 

@@ -21,7 +21,7 @@ from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD, MIXTURE
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray, hides_tensor_traffic
 from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
 from plimsoll.planners.plans import StageStep
-from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.compute import layer_seconds, selective_recompute_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import (
     expert_seconds_per_layer,
@@ -158,8 +158,12 @@ def _layer(
     Waiting for the host comes in the backward pass twice as long as in the forward: it launches twice as much.
     """
     own = layer_seconds(part, layouts, job, hardware, efficiency)
-    again = np.where(layouts.recompute == SELECTIVE, own.selective_recompute, 0.0)
-    recompute = np.where(layouts.recompute == FULL, recomputed_share(layouts, job) * own.forward, again)
+    recompute, is_selective, is_full = np.zeros(1), layouts.recompute == SELECTIVE, layouts.recompute == FULL
+    if is_selective.any():
+        again = selective_recompute_seconds(part, own, layouts, job, hardware, efficiency)
+        recompute = np.where(is_selective, again, 0.0)
+    if is_full.any():
+        recompute = np.where(is_full, recomputed_share(layouts, job) * own.forward, recompute)
     exposed = 1.0 - np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
     feed_forward = MIXTURE if has_experts(part) else FEED_FORWARD
     tensor = tensor_parallel_seconds_per_layer(layouts, job, groups, feed_forward=feed_forward) * exposed

@@ -140,28 +140,51 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     `start_grad_sync`). With a second copy of the weights the first gather of a step alone is of all ranks
     (`planners/memory/secondary_shards.py`).
     """
-    micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
+    is_sharded = layouts.zero_stage >= 2
+    is_copied = (layouts.zero_stage >= 1) & (layouts.shard_group < layouts.data_parallel)
     gradient_bytes = stage_parameters(layouts, job) * job.reduce_bytes
     gradient_bytes = gradient_bytes * sent_fraction(job)
+    if not is_sharded.any():
+        seconds = _reduced_once_seconds(gradient_bytes, layouts, job, groups, efficiency)
+    else:
+        seconds = _sharded_seconds(gradient_bytes, layouts, job, groups, efficiency)
+        if not is_sharded.all():
+            once = _reduced_once_seconds(gradient_bytes, layouts, job, groups, efficiency)
+            seconds = np.where(is_sharded, seconds, once)
+    if not is_copied.any():
+        return seconds
+    replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
+    return np.where(is_copied, seconds + replicas, seconds)
+
+
+def _sharded_seconds(
+    gradient_bytes: FloatArray, layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency
+) -> FloatArray:
+    """Return a step's gathers of the weights and reductions of the gradients among the ranks that share them."""
+    micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
-    stage = layouts.zero_stage
-    is_copied = layouts.shard_group < layouts.data_parallel
-    divided = np.where(is_copied, reduce, _by_layer(gradient_bytes, groups.data, layouts, job, efficiency))
-    once = np.where(
-        (stage == 1) & np.bool_(not job.profile.update.deals_parameters),
-        divided,
-        all_reduce_seconds(gradient_bytes, groups.data),
-    )
     gathered = gathers(layouts, job) * gather
-    if layouts.secondary_shard_group.max(initial=1) > 1:
+    has_copy = layouts.secondary_shard_group > 1
+    if has_copy.any():
         near = _by_layer(_gathered_bytes(layouts, job), groups.secondary, layouts, job, efficiency)
-        with_copy = gather + (gathers(layouts, job) - 1) * near
-        gathered = np.where(layouts.secondary_shard_group > 1, with_copy, gathered)
-    sharded = np.where(stage >= 2, gathered + micro_batches * reduce, once)
-    replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
-    result: FloatArray = np.where((stage >= 1) & is_copied, sharded + replicas, sharded)
-    return result
+        gathered = np.where(has_copy, gather + (gathers(layouts, job) - 1) * near, gathered)
+    return np.asarray(gathered + micro_batches * reduce)
+
+
+def _reduced_once_seconds(
+    gradient_bytes: FloatArray, layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency
+) -> FloatArray:
+    """Return the reduction of whole gradients, once a step; ZeRO stage 1 makes calls of its own for each layer."""
+    whole = all_reduce_seconds(gradient_bytes, groups.data)
+    is_by_layer = (layouts.zero_stage == 1) & np.bool_(not job.profile.update.deals_parameters)
+    if not is_by_layer.any():
+        return whole
+    by_layer = _by_layer(gradient_bytes, groups.data, layouts, job, efficiency)
+    is_copied = layouts.shard_group < layouts.data_parallel
+    if is_copied.any():
+        by_layer = np.where(is_copied, _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency), by_layer)
+    return np.where(is_by_layer, by_layer, whole)
 
 
 @once
@@ -174,7 +197,7 @@ def gathers(layouts: Candidates, job: Job) -> IntArray:
     post_backward (reshard) and reshard (which skips the forward pass alone).
     """
     keeps_shards = job.profile.weights.gathering.get("2") == "gathered_once"
-    each = np.select([layouts.zero_stage == 3, (layouts.zero_stage == 2) & keeps_shards], [2, 1], default=0)
+    each = np.where(layouts.zero_stage == 3, 2, np.where((layouts.zero_stage == 2) & keeps_shards, 1, 0))
     micro_batches = layouts.micro_batches(job.global_batch_size)
     result: IntArray = np.where(gathers_once_a_step(layouts, job), np.minimum(each, 1), each * micro_batches)
     return result
@@ -193,10 +216,10 @@ def gathers_once_a_step(layouts: Candidates, job: Job) -> BoolArray:
 
 def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
     """Return the gathering of the weights that each rank updated a part of, where they lie whole: once a step."""
-    gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     lies_whole = (layouts.zero_stage > 0) & (gathers(layouts, job) == 0)
-    result: FloatArray = np.where(lies_whole, gather, 0.0)
-    return result
+    if not lies_whole.any():
+        return np.zeros(1)
+    return np.where(lies_whole, _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency), 0.0)
 
 
 def _by_layer(

@@ -5,7 +5,7 @@ import pytest
 from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.formats.precision import Precision
 from plimsoll.planners.jobs.job import BlockWeights
-from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.compute import layer_seconds, selective_recompute_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
 from tests.planners.timing.efficiencies import plain
@@ -16,6 +16,13 @@ def layer(framework: str = "reference", *, layout: dict | None = None, **changes
     asked = job(framework, sequence_length=4096, global_batch_size=8, **changes)
     part: BlockWeights = asked.layers[0]
     return layer_seconds(part, one_layout(**(layout or {})), asked, hardware(8), load_efficiency(framework))
+
+
+def recomputed(framework: str = "reference", **changes):
+    """Seconds of what selective recomputation does again of a layer."""
+    asked = job(framework, sequence_length=4096, global_batch_size=8, **changes)
+    at = (one_layout(), asked, hardware(8), load_efficiency(framework))
+    return selective_recompute_seconds(asked.layers[0], layer(framework, **changes), *at)[0]
 
 
 def test_a_layer_is_slower_than_its_operations_at_the_peak():
@@ -41,11 +48,10 @@ def test_eager_attention_is_slower_than_flash():
 
 
 def test_selective_recompute_does_again_what_it_did_not_keep():
-    textbook_flash, textbook_eager = layer(), layer(attention="eager")
-    assert textbook_flash.selective_recompute[0] == 0.0
-    assert textbook_eager.selective_recompute[0] == pytest.approx(textbook_eager.attention[0])
-    titan = layer("fsdp2")
-    assert 0 < titan.selective_recompute[0] < titan.forward[0] - titan.attention[0]
+    textbook_eager, titan = layer(attention="eager"), layer("fsdp2")
+    assert recomputed() == 0.0
+    assert recomputed(attention="eager") == pytest.approx(textbook_eager.attention[0])
+    assert 0 < recomputed("fsdp2") < titan.forward[0] - titan.attention[0]
 
 
 def test_kernels_that_are_not_fused_move_more():
