@@ -23,4 +23,4 @@ def distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     is_there = np.zeros(span, dtype=bool)
     is_there[values] = True
     places: IntArray = is_there.cumsum() - 1
-    return np.flatnonzero(is_there), places[values]
+    return is_there.nonzero()[0], places[values]

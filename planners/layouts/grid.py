@@ -67,8 +67,8 @@ class Grid:
 
     def smallest(self) -> Grid:
         """Return the least part of the grid that has all of its distinct layouts."""
-        cells = np.broadcast_to(self.distinct, self.shape)
-        kept = [np.flatnonzero(cells.any(axis=others)) for others in OTHER_AXES]
+        cells = self.distinct if self.distinct.shape == self.shape else np.broadcast_to(self.distinct, self.shape)
+        kept = [np.asarray(cells.any(axis=others)).nonzero()[0] for others in OTHER_AXES]
         shape = tuple(index.size for index in kept)
         cut = [(axis - cells.ndim, kept[axis]) for axis in range(cells.ndim) if shape[axis] < self.shape[axis]]
         if not cut:

@@ -304,7 +304,8 @@ def _by_rounds(
     rounds = layouts.micro_batches(job.global_batch_size) // layouts.pipeline_parallel
     every = pipelines.of_tables(table, axes=len(layouts.shape))
     by_rounds = every.reshape(-1, MOST_ROUNDS, *every.shape[1:])
-    chosen: FloatArray = np.choose(np.clip(rounds, 1, MOST_ROUNDS) - 1, list(by_rounds.swapaxes(0, 1)))
+    place = np.minimum(np.maximum(rounds, 1), MOST_ROUNDS) - 1
+    chosen: FloatArray = place.choose(list(by_rounds.swapaxes(0, 1)))
     return chosen
 
 

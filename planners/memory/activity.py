@@ -302,9 +302,8 @@ def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
         "attention_gradients",
     )
     in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
-    changed = {
-        name: amount + beside for name in (*until_attention, *in_experts) if (amount := getattr(own, name)).any()
-    }
+    held = {name: getattr(own, name) for name in (*until_attention, *in_experts)}
+    changed = {name: amount + beside for name, amount in held.items() if amount is not NO_BYTES and amount.any()}
     return replace(own, **changed)
 
 

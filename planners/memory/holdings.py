@@ -387,11 +387,12 @@ class _Stages:
         self._job = job
         self._rows = rows
         self._copies = copies_of_table(rows, job)
+        self._has_copies = bool(self._copies.any())
 
     def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
         """Return a quantity of single layers, of embedding and head, to be added up over each stage."""
         job = self._job
-        tied = quantity(vocabulary_only(job.embedding)) if self._copies.any() else None
+        tied = quantity(vocabulary_only(job.embedding)) if self._has_copies else None
         return _Amounts(
             rows=self._rows,
             copies=self._copies,

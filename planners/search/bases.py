@@ -108,7 +108,7 @@ def with_pipeline_layouts(bases: Mapping[str, IntArray], job: Job, *, only_first
     first, counts = ends[place], ends[place + 1] - ends[place]
     if only_first:
         return {**bases, "pipeline_layout": ways[first]}
-    spread = {name: np.repeat(values, counts) for name, values in bases.items()}
+    spread = {name: values.repeat(counts) for name, values in bases.items()}
     number = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
     return {**spread, "pipeline_layout": ways[np.repeat(first, counts) + number]}
 
@@ -249,8 +249,9 @@ def _fixed_or(fixed: int | None, values: Sequence[int]) -> Sequence[int]:
 def _times(bases: Bases, name: str, values: Sequence[int]) -> Bases:
     """Return every base with every value of another axis."""
     count = next(iter(bases.values())).size
-    spread = {known: np.repeat(column, len(values)) for known, column in bases.items()}
-    return {**spread, name: np.tile(np.array(values, dtype=np.int64), count)}
+    each = np.array(values, dtype=np.int64)
+    spread = {known: column.repeat(each.size) for known, column in bases.items()}
+    return {**spread, name: np.broadcast_to(each, (count, each.size)).ravel()}
 
 
 def _where(bases: Bases, kept: BoolArray) -> Bases:

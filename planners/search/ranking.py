@@ -158,7 +158,9 @@ def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:
 
 
 def _count(*parts: BoolArray) -> FloatArray:
-    count: FloatArray = sum((part.astype(np.float64) for part in parts), np.zeros(1))
+    count = np.zeros(1)
+    for part in parts:
+        count = count + part
     return count
 
 
