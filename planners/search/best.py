@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
@@ -82,5 +83,5 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
         is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
         is_offloaded=is_offloaded,
-        fitting_counts=np.unique(gpus[found.verdicts >= least]),
+        fitting_counts=distinct(gpus[found.verdicts >= least])[0],
     )

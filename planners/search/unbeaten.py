@@ -149,7 +149,7 @@ def _least_of_faster(some: Bounded, known: Sequence[Pool]) -> FloatArray:
     )
     least = np.full(some.cell.size, math.inf)
     mine = _kind(some.gpus, some.is_offloaded)
-    for kind in np.intersect1d(kinds, mine).tolist():
+    for kind in distinct(mine)[0].tolist():
         own = np.flatnonzero(kinds == kind)
         own = own[np.argsort(seconds[own])]
         here = np.flatnonzero(mine == kind)

@@ -10,6 +10,7 @@ import numpy as np
 
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.programs.outside_steps import hold, instants_of
 from plimsoll.planners.memory.programs.question import Question
@@ -58,7 +59,7 @@ BY_GATHERING = {
 
 def programs_of(asked: Question) -> Iterator[tuple[Program, BoolArray | None]]:
     """Yield each program that any of the layouts goes through, and which of them do; None means all."""
-    stages = np.unique(asked.layouts.zero_stage).tolist()
+    stages = distinct(asked.layouts.zero_stage)[0].tolist()
     chosen: dict[Program, list[int]] = {}
     for stage in stages:
         chosen.setdefault(_program(asked.job, stage), []).append(stage)
