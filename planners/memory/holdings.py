@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -142,7 +142,9 @@ class _Divided:
         if job.profile.update.deals_parameters:
             self.dealt = dealt_states(rows, self.by_optimizer, job, self.moment_bytes)
         # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
-        self.on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
+        self.on_device = np.ones(1)
+        if layouts.offload.any():
+            self.on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
 
     def from_stage(self, zero_stage: int) -> Divisions:
         """Return how a state is divided that ZeRO divides from a stage on."""
@@ -188,6 +190,21 @@ def _states(own: _Divided) -> States:
         masters, moments = parts * widths.master if widths.master else nothing, own.moments()
     else:
         masters, moments = nothing, own.dealt.state_bytes
+    resident = moments
+    if job.optimizer.paged_to_host:
+        resident = _not_paged(own.stages, own.by_optimizer, job, own.moment_bytes)
+    at_rest = States(
+        parameters=parameters,
+        gradients=gradients + accumulators,
+        optimizer=masters + resident,
+        host=moments - resident if job.optimizer.paged_to_host else nothing,
+        host_parameters=nothing,
+        host_gradients=nothing,
+        local_parameters=local_parameters,
+        stage_elements=own.split.total(),
+    )
+    if not to_host.any():
+        return at_rest
     host_parameters = np.where(to_host == 2, parameters, 0.0)
     waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != widths.accumulator else accumulators
     copies = parts * 2 * FP32_BYTES if job.profile.host.copies_parameters and not widths.master else nothing
@@ -197,19 +214,14 @@ def _states(own: _Divided) -> States:
     if job.profile.host.flat_buffer_stages:
         has_buffer = in_zero_stages(layouts.zero_stage, job.profile.host.flat_buffer_stages)
         host = host + np.where((to_host == 1) & has_buffer, parts * widths.parameter, 0.0)
-    if job.optimizer.paged_to_host:
-        resident = _not_paged(own.stages, own.by_optimizer, job, own.moment_bytes)
-        host = np.where(to_host >= 1, host, moments - resident)
-        moments = resident
-    return States(
+    return replace(
+        at_rest,
         parameters=np.where(to_host == 2, 0.0, parameters),
         gradients=gradients * own.on_device + np.where(to_host >= 1, 0.0, accumulators),
-        optimizer=np.where(to_host >= 1, 0.0, masters + moments),
-        host=host,
+        optimizer=np.where(to_host >= 1, 0.0, masters + resident),
+        host=np.where(to_host >= 1, host, at_rest.host),
         host_parameters=host_parameters,
         host_gradients=host_gradients,
-        local_parameters=local_parameters,
-        stage_elements=own.split.total(),
     )
 
 
