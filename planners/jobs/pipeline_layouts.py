@@ -194,13 +194,15 @@ def _written(division: Division, model: ModelSpec) -> str:
 def pipeline_layouts(asked: str | None, forms: tuple[str, ...], model: ModelSpec) -> tuple[PipelineLayout, ...]:
     """Return the ways to try: the one that a client asked for, or a stack's own, and what lists of blocks can say.
 
-    Those of a stack and a model are one tuple.
+    They are one tuple, whenever the same is asked.
     """
-    return (read_pipeline_layout(asked),) if asked is not None else _own_ways(forms, ByIdentity(model))
+    return _ways(asked, forms, ByIdentity(model))
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _own_ways(forms: tuple[str, ...], same: ByIdentity[ModelSpec]) -> tuple[PipelineLayout, ...]:
+def _ways(asked: str | None, forms: tuple[str, ...], same: ByIdentity[ModelSpec]) -> tuple[PipelineLayout, ...]:
+    if asked is not None:
+        return (read_pipeline_layout(asked),)
     return (read_pipeline_layout(own_way(forms)), *(balanced_ways(same) if LISTED in forms else ()))
 
 
