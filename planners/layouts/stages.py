@@ -33,8 +33,8 @@ from plimsoll.planners.layouts.pairing import Paired, paired_layers
 MOST_KEPT_PIPELINES = 8192
 MOST_KEPT_MODELS = 256
 # Lists of the pipelines that a grid has, and what is asked of the stages of each list: a few dozen a search.
-MOST_KEPT_LISTS = 512
-MOST_KEPT_TABLES = 1024
+MOST_KEPT_LISTS = 1024
+MOST_KEPT_TABLES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
