@@ -13,10 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenTraffic:
-    """Which traffic of a layout hides behind computation, in whole or in part; false too where there is none.
+    """Which traffic of a layout its framework is told to hide behind computation, or always hides; else false.
 
-    `gradients` is their reduction, `parameters` the gathering of those that each rank updated a part of,
-    `expert_parallel` the exchange of tokens with their experts.
+    False too where there is no such traffic: sent back in a request each value means the same. `gradients` is their
+    reduction, `parameters` the gathering of those that each rank updated a part of, `tensor_parallel` what an option
+    hides (`--tp-comm-overlap`, `enable_async_tensor_parallel`) and not what layers hide without it, `expert_parallel`
+    the exchange of tokens with their experts. Plans of earlier versions count in `tensor_parallel` what layers hide.
     """
 
     gradients: bool
@@ -29,11 +31,12 @@ class HiddenTraffic:
 class Layout:
     """How the work is divided: gpus = data x tensor x pipeline x context.
 
-    `recompute_layers` are those of each stage that full recompute covers, None for all; `recompute_modules` the parts
-    of every layer that selective recompute names, none where it does what the framework does. `pipeline_layout` says
-    how a pipeline's stages are divided (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
+    `recompute_layers` are those of each stage that full recompute covers, None for all; with `recompute_every` it
+    covers one layer in so many. `recompute_modules` are the parts of every layer that selective recompute names, none
+    where it does what the framework does. `pipeline_layout` says how a pipeline's stages are divided
+    (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
     `secondary_shard_group` ranks share a second copy of the weights, one where there is none.
-    `overlap` says which traffic computation hides; None in answers of versions that did not say.
+    `overlap` says which traffic the framework is told to hide; None in answers of versions that did not say.
     """
 
     framework: str
@@ -60,12 +63,15 @@ class Layout:
     overlap: HiddenTraffic | None = None
     recompute_modules: tuple[str, ...] = ()
     secondary_shard_group: int = 1
+    recompute_every: int | None = None
 
     @property
     def recompute_asked(self) -> str | dict[str, int] | dict[str, list[str]]:
-        """Return the recomputation as a request says it: a mode, a number of layers, or modules."""
+        """Return the recomputation as a request says it: a mode, layers of each stage, or modules."""
         if self.recompute_modules:
             return {"modules": list(self.recompute_modules)}
+        if self.recompute_every is not None:
+            return {"every": self.recompute_every}
         if self.recompute_layers == 0:
             return "none"
         return self.recompute if self.recompute_layers is None else {"full_layers": self.recompute_layers}

@@ -37,10 +37,11 @@ PESSIMISTIC_GPU_FAILURES_PER_MONTH = 0.08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Which traffic a client wants hidden behind computation, or not hidden; None leaves it to stack and search.
+    """Which traffic a client wants a stack to hide behind computation, or not; None leaves it to stack and search.
 
     `gradients` is their reduction, `parameters` the gathering of those that each rank updated a part of,
-    `expert_parallel` the exchange of tokens with their experts.
+    `tensor_parallel` what an option hides beside what layers hide without it, `expert_parallel` the exchange of tokens
+    with their experts.
     """
 
     gradients: bool | None = None

@@ -1,7 +1,7 @@
 """Which traffic computation hides in a job: what its client asks for, and else what the stack does.
 
-What a stack can do stands in the table `overlap` of its `stack.toml`. Whether the exchange with experts is hidden may
-differ from layout to layout, and the search chooses it; the rest is the same for all of a job's layouts.
+What a stack can be told to do stands in the table `overlap` of its `stack.toml`. Whether the exchange with experts is
+hidden may differ from layout to layout, and the search chooses it; the rest is the same for all of a job's layouts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ HIDDEN_TRAFFIC = {
 class JobOverlap:
     """Which traffic hides behind computation.
 
-    `expert_parallel` has the choices of the search. `asks_tensor_parallel` marks a job that asks for tensor-parallel
-    traffic by name, and so for the buffers of a stack's own option.
+    `expert_parallel` has the choices of the search. `tensor_parallel` says whether the stack's option for it is on;
+    `hides_tensor_parallel` is true of a stack too that hides such traffic without one.
     """
 
     gradients: bool
     parameters: bool
     tensor_parallel: bool
-    asks_tensor_parallel: bool
+    hides_tensor_parallel: bool
     expert_parallel: tuple[bool, ...]
 
 
@@ -43,11 +43,12 @@ def job_overlap(asked: Overlap | None, stack: Overlaps) -> JobOverlap:
         return choices[0] if wanted is None else wanted
 
     gradients = chosen(asked.gradients, stack.gradients)
+    tensor_parallel = chosen(asked.tensor_parallel, stack.tensor_parallel)
     follows = stack.parameters_with_gradients and asked.parameters is None
     return JobOverlap(
         gradients=gradients,
         parameters=chosen(asked.parameters, stack.parameters) and (gradients or not follows),
-        tensor_parallel=chosen(asked.tensor_parallel, stack.tensor_parallel),
-        asks_tensor_parallel=bool(asked.tensor_parallel),
+        tensor_parallel=tensor_parallel,
+        hides_tensor_parallel=tensor_parallel or stack.tensor_parallel_by_itself,
         expert_parallel=stack.expert_parallel if asked.expert_parallel is None else (asked.expert_parallel,),
     )

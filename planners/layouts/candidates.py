@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
+from plimsoll.planners.ground.terms import CPU, OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.plans import HiddenTraffic, Layout
 
@@ -101,10 +101,12 @@ class Candidates:
         pipeline_layout: str | None = None,
         overlap: HiddenTraffic | None = None,
         recompute_modules: tuple[str, ...] = (),
+        recompute_every: int | None = None,
     ) -> Layout:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
 
-        `recompute_modules` are those of the job, where selective recompute names any.
+        `recompute_modules` are those of the job, where selective recompute names any, and `recompute_every` is the
+        job's where full recompute covers every so-manieth layer.
         """
         full_layers = int(self.full_layers[index])
         return Layout(
@@ -132,6 +134,7 @@ class Candidates:
             pipeline_layout=pipeline_layout,
             overlap=overlap,
             recompute_modules=recompute_modules if self.recompute[index] == SELECTIVE else (),
+            recompute_every=recompute_every if self.recompute[index] == FULL else None,
         )
 
 
@@ -232,25 +235,27 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         index,
         framework=job.profile.name,
         global_batch_size=job.global_batch_size,
-        offload_target=job.offload_target,
+        # What nothing is put on needs no name.
+        offload_target=job.offload_target if layouts.offload[index] else CPU,
         pipeline_schedule=job.pipeline_schedule,
         pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
         overlap=_hidden_traffic(layouts.take([index]), job),
         recompute_modules=job.recompute_modules,
+        recompute_every=job.recompute_every,
     )
 
 
 def hides_tensor_traffic(layouts: Candidates, job: Job) -> BoolArray:
     """Return where tensor-parallel traffic comes in pieces that matrix products can wait for one by one."""
-    return layouts.sequence_parallel & np.bool_(job.overlap.tensor_parallel and job.attention == "flash")
+    return layouts.sequence_parallel & np.bool_(job.overlap.hides_tensor_parallel and job.attention == "flash")
 
 
 def _hidden_traffic(one: Candidates, job: Job) -> HiddenTraffic:
-    """Return which traffic of one layout computation hides."""
+    """Return which of one layout's traffic its stack is told to hide, or always hides."""
     has_replicas = bool(one.data_parallel[0] * one.context_parallel[0] > 1)
     return HiddenTraffic(
         gradients=has_replicas and job.overlap.gradients,
         parameters=has_replicas and bool(one.zero_stage[0] > 0) and job.overlap.parameters,
-        tensor_parallel=bool(one.tensor_parallel[0] > 1 and hides_tensor_traffic(one, job)[0]),
+        tensor_parallel=bool(one.tensor_parallel[0] > 1 and job.overlap.tensor_parallel),
         expert_parallel=bool(one.expert_overlap[0]),
     )

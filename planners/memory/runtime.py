@@ -41,7 +41,7 @@ def tensor_overlap_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """
     overlap = job.profile.overlap
     chunks = overlap.tensor_parallel_chunk_buffers
-    if not job.overlap.asks_tensor_parallel or not (overlap.tensor_parallel_buffers or chunks):
+    if not job.overlap.tensor_parallel or not (overlap.tensor_parallel_buffers or chunks):
         return NO_BYTES
     size, quantized = job.precision.compute_bytes, overlap.tensor_parallel_fp8_buffers
     width = FP8_BYTES if job.precision.compute_format == "fp8" else size

@@ -177,7 +177,8 @@ def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Caus
             part, planned = question.layout.overlap, other.layout.overlap
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, name, None)
         has = getattr(planned, name)
-        if wanted is not None and wanted != has:
+        is_unused = field == "offload_target" and other.layout.offload == "none"
+        if wanted is not None and wanted != has and not is_unused:
             fixed = f"{field.replace('/', '.')} {_wire(wanted)}"
             yield ("request", field, f"The request fixes {fixed}, and this layout has {_wire(has)}.")
     if question.framework not in ("any", other.layout.framework):

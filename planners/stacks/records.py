@@ -337,11 +337,12 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlaps:
-    """Whether traffic hides behind computation: the choices that a stack offers, its default first.
+    """Whether a stack is told to hide traffic behind computation: the choices that it offers, its default first.
 
     With one choice a client cannot choose. Where `parameters_with_gradients`, parameters hide only if gradients do.
-    `expert_parallel` may be the search's to choose. `tensor_parallel_kernels` are those with which tensor-parallel
-    traffic can be asked to hide, empty for all; asked for, it takes `tensor_parallel_buffers` as large as a
+    `expert_parallel` may be the search's to choose. `tensor_parallel_by_itself` marks a stack whose layers hide some
+    tensor-parallel traffic whether told to or not. `tensor_parallel_kernels` are those with which it can be told to,
+    empty for all; told to, it takes `tensor_parallel_buffers` as large as a
     micro-batch's residual stream, undivided, `tensor_parallel_fp8_buffers` of them in fp8 where products are, and
     `tensor_parallel_chunk_buffers` as large as a rank's part of that stream. How much is hidden says the stack's
     `timing.toml`.
@@ -351,6 +352,7 @@ class Overlaps:
     parameters: tuple[bool, ...]
     parameters_with_gradients: bool
     tensor_parallel: tuple[bool, ...]
+    tensor_parallel_by_itself: bool
     tensor_parallel_kernels: tuple[str, ...]
     tensor_parallel_buffers: int
     tensor_parallel_fp8_buffers: int

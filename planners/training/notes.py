@@ -87,6 +87,8 @@ def recomputation(layout: Layout) -> str:
     if layout.recompute_modules:
         return f"{layout.recompute} of {listed(layout.recompute_modules)}"
     layers = layout.recompute_layers
+    if layout.recompute_every is not None:
+        return f"{layout.recompute} of one layer in {layout.recompute_every}"
     if layers == 0:
         return "of no layers"
     return layout.recompute if layers is None else f"{layout.recompute} of {counted(layers, 'layer')} per stage"
@@ -181,7 +183,7 @@ def _overlap(told: Told) -> Iterator[str]:
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction if job.overlap.gradients else 0.0,
         "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction
-        if job.overlap.tensor_parallel
+        if job.overlap.hides_tensor_parallel
         else 0.0,
         "the exchange with experts": 0.0 if pairs else stack.expert_overlap_fraction,
     }
@@ -199,7 +201,7 @@ def _overlap(told: Told) -> Iterator[str]:
     asked = told.question.layout.overlap
     if asked is not None and asked.parameters is False and layout.zero_stage > 0:
         yield "The gathering of updated parameters overlaps nothing."
-    if job.overlap.asks_tensor_parallel and not stack.measured_tensor_overlap:
+    if job.overlap.tensor_parallel and not stack.measured_tensor_overlap:
         yield (
             f"No timed run of {job.profile.name} that hides tensor-parallel traffic was fitted: it is assumed to hide "
             "as much as of the stacks whose runs were. What its buffers hold is not counted."

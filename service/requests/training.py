@@ -212,14 +212,19 @@ class TrainingPart(Wire):
 
 
 class OverlapPart(Wire):
-    """Whether traffic hides behind computation; absent: as the framework does, or as the search chooses."""
+    """Whether the framework is told to hide traffic behind computation; absent: as it does, or the search chooses."""
 
     gradients: Annotated[bool | None, Field(description="Their reduction, behind the backward pass.")] = None
     parameters: Annotated[
         bool | None, Field(description="The gathering of updated parameters, behind the next forward pass.")
     ] = None
     tensor_parallel: Annotated[
-        bool | None, Field(description="Tensor-parallel traffic, behind the products that it feeds and follows.")
+        bool | None,
+        Field(
+            description="Tensor-parallel traffic, behind the products that it feeds and follows, by an option of the "
+            "framework (`--tp-comm-overlap`, `enable_async_tensor_parallel`). What layers hide without it they hide in "
+            "either case."
+        ),
     ] = None
     expert_parallel: Annotated[
         bool | None,

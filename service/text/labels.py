@@ -101,6 +101,8 @@ def recompute_text(layout: Layout) -> str:
     layers, modules = layout["recompute_layers"], layout.get("recompute_modules")
     if modules:
         return f"{layout['recompute']} ({', '.join(modules)})"
+    if layout.get("recompute_every"):
+        return f"{layout['recompute']} 1/{layout['recompute_every']}"
     return str(layout["recompute"]) if layers is None else f"{layout['recompute']} {layers}"
 
 

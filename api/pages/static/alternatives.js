@@ -34,7 +34,8 @@ export function layoutText(layout) {
   const overlapped = layout.overlap?.expert_parallel ? ["exchange with experts overlapped"] : [];
   const activations = layout.activation_offload ? ["activations offloaded"] : [];
   const modules = layout.recompute_modules?.length ? ` of ${layout.recompute_modules.join(", ")}` : "";
-  const layers = layout.recompute_layers === null ? modules : ` of ${layout.recompute_layers} layers`;
+  const covered = layout.recompute_every ? ` of one layer in ${layout.recompute_every}` : modules;
+  const layers = layout.recompute_layers === null ? covered : ` of ${layout.recompute_layers} layers`;
   return [layout.framework, counted(layout.gpus, "GPU"), ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
     `recompute ${layout.recompute}${layers}`, ...overlapped, ...offload, ...activations].join(", ");
 }
@@ -104,9 +105,10 @@ function actions(layout, context) {
 /** Return whether the exchange with experts hides behind computation; null where there is none, or nothing was said of it. */
 const exchangeHidden = (layout) => (layout.expert_parallel > 1 ? layout.overlap?.expert_parallel ?? null : null);
 
-/** Return the recomputation as a request says it: a mode, a number of layers, or modules. */
+/** Return the recomputation as a request says it: a mode, layers of each stage, or modules. */
 function recomputed(layout) {
   if (layout.recompute_modules?.length) return { modules: layout.recompute_modules };
+  if (layout.recompute_every) return { every: layout.recompute_every };
   return layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
 }
 

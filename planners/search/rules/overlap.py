@@ -132,7 +132,7 @@ def _leaves_sequence_whole(layouts: Candidates, job: Job) -> BoolArray:
 
     Source: NVIDIA/Megatron-LM, training/arguments.py: --tp-comm-overlap needs --sequence-parallel.
     """
-    if not job.overlap.asks_tensor_parallel:
+    if not job.overlap.tensor_parallel:
         return NOWHERE
     whole: BoolArray = (layouts.tensor_parallel > 1) & ~layouts.sequence_parallel
     return whole
@@ -144,7 +144,7 @@ def _lacks_kernels(layouts: Candidates, job: Job) -> BoolArray:
     Source: pytorch/torchtitan 0.2.2, distributed/tensor_parallel.py, maybe_enable_async_tp: needs a compiled model.
     """
     kernels = job.profile.overlap.tensor_parallel_kernels
-    if not job.overlap.asks_tensor_parallel or not kernels or job.kernels in kernels:
+    if not job.overlap.tensor_parallel or not kernels or job.kernels in kernels:
         return NOWHERE
     lacking: BoolArray = layouts.tensor_parallel > 1
     return lacking

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES, ZERO_STAGES
+from plimsoll.planners.ground.terms import OFFLOADS, ONE_FORWARD_ONE_BACKWARD, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.overlap import HIDDEN_TRAFFIC
@@ -22,7 +22,7 @@ from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Ca
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
-from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.profile import Profile, load_profile
 from plimsoll.planners.stacks.records import Capabilities
 
 BOTH = (False, True)
@@ -99,22 +99,42 @@ WRITTEN_AS: Mapping[str, str] = MappingProxyType(
 
 def _hidden(field: str) -> LayoutAbility:
     """Return the ability to hide a kind of traffic behind computation, or not to."""
-    traffic = HIDDEN_TRAFFIC[field]
 
-    def words(profile: Profile, field: str, choices: Collection[bool], _wanted: object) -> str:
+    def words(question: TrainingQuestion, profile: Profile) -> str:
+        choices = getattr(profile.overlap, field)
         always = "always hides what it can of" if True in choices else "is not planned with an overlap of"
-        return f"{profile.name} {always} {traffic}; overlap.{field} must be {str(True in choices).lower()}."
+        optimizer = question.optimizer
+        beside = f" with optimizer {optimizer}" if getattr(load_profile(profile.name).overlap, field) != choices else ""
+        return (
+            f"{profile.name} {always} {HIDDEN_TRAFFIC[field]}{beside}; overlap.{field} must be "
+            f"{str(True in choices).lower()}."
+        )
 
-    ability = one_of(
-        f"/layout/overlap/{field}",
-        lambda profile: getattr(profile.overlap, field),
-        words,
-        asked=lambda question: None if question.layout.overlap is None else getattr(question.layout.overlap, field),
-        told=lambda question: (
-            f"overlap.{field} {str(question.layout.overlap and getattr(question.layout.overlap, field)).lower()}"
-        ),
+    ability = Ability(
+        pointer=f"/layout/overlap/{field}",
+        asked=lambda question: _asked_to_hide(question, field),
+        can=lambda profile, wanted: wanted in getattr(profile.overlap, field),
+        words=words,
+        told=lambda question, _: f"overlap.{field} {str(_asked_to_hide(question, field)).lower()}",
     )
     return LayoutAbility(ability=ability, lacks=_hidden_exchange if field == "expert_parallel" else _nowhere)
+
+
+def _asked_to_hide(question: TrainingQuestion, field: str) -> bool | None:
+    """Return whether a kind of traffic is to hide, None where a question does not say, or fixes that there is none."""
+    asked = question.layout.overlap
+    wanted: bool | None = None if asked is None else getattr(asked, field)
+    is_of_replicas = field in ("gradients", "parameters")
+    is_undivided = field == "parameters" and question.layout.zero_stage == 0
+    return None if wanted is False and is_of_replicas and (is_undivided or _has_one_replica(question)) else wanted
+
+
+def _has_one_replica(question: TrainingQuestion) -> bool:
+    """Return whether the fixed degrees leave one replica, and its sequences to one rank."""
+    asked = question.layout
+    model_ranks = (asked.tensor_parallel or 1) * (asked.pipeline_parallel or 1)
+    is_fixed = (asked.data_parallel, asked.context_parallel) == (1, 1)
+    return is_fixed or question.hardware.gpus.maximum <= model_ranks
 
 
 def _hidden_exchange(layouts: Candidates, job: Job) -> BoolArray:
@@ -126,8 +146,8 @@ def _nowhere(_layouts: Candidates, _job: Job) -> BoolArray:
     return NOWHERE
 
 
-def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
-    if choices:
+def _in_pipelines(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
+    if profile.can.pipeline_parallel:
         return must_be(profile, field, choices, wanted)
     return f"{profile.name} has no pipelines; omit {field}."
 
@@ -148,7 +168,7 @@ def _smaller_groups(layouts: Candidates, job: Job) -> BoolArray:
 def _no_such_way(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
     """Return the sentence on a way to divide a pipeline that a stack lacks; forms without a name are spelled out."""
     written = [WRITTEN_AS.get(choice, choice) for choice in choices]
-    return _schedule(profile, field, written, WRITTEN_AS.get(wanted, wanted))
+    return _in_pipelines(profile, field, written, WRITTEN_AS.get(wanted, wanted))
 
 
 def _way(question: TrainingQuestion) -> str | None:
@@ -206,13 +226,19 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
             "/layout/shard_group",
             lambda profile: range(1, MOST_RANKS) if any(profile.can.zero_stages) else (),
             lambda profile, *_: f"{profile.name} shards nothing; omit shard_group.",
+            # Without sharding it says nothing.
+            asked=lambda question: None if question.layout.zero_stage == 0 else question.layout.shard_group,
+            told=lambda question: f"shard_group {question.layout.shard_group}",
         ),
         lacks=_smaller_groups,
     ),
     _degree("secondary_shard_group"),
     _choice("offload", lambda can: can.offload, OFFLOADS),
     _choice("offload_target", lambda can: can.offload_targets),
-    _choice("pipeline_schedule", lambda can: can.pipeline_schedules, words=_schedule),
+    # What has no pipelines runs each micro-batch forward and then backward, as plans of it say.
+    _choice(
+        "pipeline_schedule", lambda can: can.pipeline_schedules or (ONE_FORWARD_ONE_BACKWARD,), words=_in_pipelines
+    ),
     LayoutAbility(
         ability=one_of(
             "/layout/pipeline_layout",

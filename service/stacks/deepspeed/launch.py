@@ -128,7 +128,9 @@ def zero_section(
 ) -> dict[str, Any]:
     """Return the part of the config that is about ZeRO and its offload; sizes of buckets are elements."""
     zero = load_profile(framework).zero
-    section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True}
+    # Omitted, overlap_comm is true in stage 3 (zero/config.py, `overlap_comm_valid`): plans count neither what its
+    # streams hide nor what the allocator keeps for them.
+    section: dict[str, Any] = {"stage": zero_stage, "contiguous_gradients": True, "overlap_comm": False}
     if zero is not None:
         section |= {
             "reduce_bucket_size": zero.reduce_bucket_elements,

@@ -165,15 +165,14 @@ def _multi_token_options(launch: TrainingLaunch) -> dict[str, Value]:
 
 
 def _overlap_options(launch: TrainingLaunch) -> dict[str, Value]:
-    layout, asked = launch.layout, launch.question.layout.overlap
+    layout = launch.layout
     hidden, hides = layout.overlap, launch.question.optimizer != MUON
+    has_replicas = layout.data_parallel * layout.context_parallel > 1
     return named(
         FLAGS,
-        overlap_gradients=layout.data_parallel > 1 and (hidden.gradients if hidden else hides),
-        overlap_parameters=layout.data_parallel > 1
-        and layout.zero_stage > 0
-        and (hidden.parameters if hidden else hides),
-        overlap_tensor_parallel=bool(asked and asked.tensor_parallel and hidden and hidden.tensor_parallel) or None,
+        overlap_gradients=hidden.gradients if hidden else has_replicas and hides,
+        overlap_parameters=hidden.parameters if hidden else has_replicas and layout.zero_stage > 0 and hides,
+        overlap_tensor_parallel=bool(hidden and hidden.tensor_parallel) or None,
         overlap_expert_parallel=bool(hidden and hidden.expert_parallel) or None,
     )
 

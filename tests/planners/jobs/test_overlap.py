@@ -7,7 +7,7 @@ from plimsoll.planners.stacks.profile import load_profile
 
 def test_what_nobody_asks_for_is_as_the_stack_does_it():
     megatron, torchtitan = (job_overlap(None, load_profile(name).overlap) for name in ("megatron", "fsdp2"))
-    assert (megatron.gradients, megatron.parameters, megatron.tensor_parallel) == (True, True, True)
+    assert (megatron.gradients, megatron.parameters, megatron.tensor_parallel) == (True, True, False)
     assert (torchtitan.gradients, torchtitan.parameters, torchtitan.tensor_parallel) == (True, True, False)
 
 
@@ -18,7 +18,10 @@ def test_the_exchange_with_experts_is_the_searchs_to_choose():
     assert job_overlap(Overlap(expert_parallel=True), stack).expert_parallel == (True,)
 
 
-def test_only_who_names_tensor_parallel_traffic_asks_for_its_buffers():
-    stack = load_profile("megatron").overlap
-    assert not job_overlap(Overlap(gradients=True), stack).asks_tensor_parallel
-    assert job_overlap(Overlap(tensor_parallel=True), stack).asks_tensor_parallel
+def test_megatrons_layers_hide_tensor_parallel_traffic_with_its_option_and_without():
+    megatron, torchtitan = (load_profile(name).overlap for name in ("megatron", "fsdp2"))
+    for on in (False, True):
+        told = Overlap(tensor_parallel=on)
+        assert job_overlap(told, megatron).tensor_parallel is on
+        assert job_overlap(told, megatron).hides_tensor_parallel
+        assert job_overlap(told, torchtitan).hides_tensor_parallel is on

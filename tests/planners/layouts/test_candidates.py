@@ -1,4 +1,15 @@
-from plimsoll.planners.layouts.candidates import candidates_from_rows, concatenate
+import pytest
+
+from plimsoll.planners.layouts.candidates import (
+    FULL,
+    NONE,
+    candidates_from_rows,
+    concatenate,
+    hides_tensor_traffic,
+    layout_of,
+)
+from plimsoll.planners.questions import Overlap, Recompute
+from tests.planners.training_cases import job
 
 
 def test_gpus_are_the_product_of_four_degrees():
@@ -25,6 +36,24 @@ def test_a_layout_reads_as_clients_receive_it():
     )
     assert (layout.recompute, layout.recompute_layers, layout.offload) == ("full", 3, "optimizer")
     assert (layout.gpus, layout.gradient_accumulation_steps, layout.shard_group) == (8, 8, 8)
+
+
+def test_a_layout_names_what_its_job_asks_for_where_it_has_it():
+    asked = job("deepspeed", layout={"offload_target": "nvme"}, recompute=Recompute(mode="full", every=2))
+    layouts = candidates_from_rows([{"recompute": FULL, "offload": 1, "zero_stage": 3}, {"recompute": NONE}])
+    has, has_not = (layout_of(layouts, index, asked) for index in (0, 1))
+    assert (has.offload_target, has.recompute_every, has.recompute_asked) == ("nvme", 2, {"every": 2})
+    assert (has_not.offload_target, has_not.recompute_every, has_not.recompute_asked) == ("cpu", None, "none")
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, False), (False, False), (True, True)])
+def test_a_layout_says_whether_an_option_hides_tensor_parallel_traffic(asked: bool | None, told: bool):
+    megatron = job("megatron", layout={"overlap": Overlap(tensor_parallel=asked)})
+    layouts = candidates_from_rows([{"tensor_parallel": 2, "sequence_parallel": True}, {}])
+    split, whole = (layout_of(layouts, index, megatron).overlap for index in (0, 1))
+    assert (split.tensor_parallel, whole.tensor_parallel) == (told, False)
+    # Its layers hide as much without.
+    assert hides_tensor_traffic(layouts, megatron).tolist() == [True, False]
 
 
 def test_concatenation_keeps_order():

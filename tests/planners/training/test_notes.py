@@ -173,6 +173,7 @@ NAMED = {
         f"of {layout.recompute_layers} layer" if layout.recompute_layers is not None else None
     ),
     "recompute_modules": lambda layout: f"of {listed(layout.recompute_modules)}" if layout.recompute_modules else None,
+    "recompute_every": lambda layout: f"of one layer in {layout.recompute_every}" if layout.recompute_every else None,
     "activation_offload": lambda layout: "activations offloaded" if layout.activation_offload else None,
     "fused_cross_entropy": lambda layout: "fused loss" if layout.fused_cross_entropy else None,
     "pipeline_schedule": lambda layout: layout.pipeline_schedule if layout.pipeline_schedule != "1f1b" else None,
@@ -221,6 +222,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"offload": "optimizer+parameters", "offload_target": "nvme"},
         {"recompute": "full", "recompute_layers": 1},
         {"recompute": "full", "recompute_layers": 7},
+        {"recompute": "full", "recompute_every": 2},
         {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")},
         {"recompute": "selective"},
         {"activation_offload": True},
@@ -416,9 +418,16 @@ def overlap_told(framework: str, asked: Overlap | None, hidden: HiddenTraffic | 
 
 
 def test_traffic_that_is_not_to_hide_is_not_said_to():
-    said = overlap_told("megatron", Overlap(gradients=False, parameters=False, tensor_parallel=False))
-    assert "No traffic overlaps compute." in said
+    said = overlap_told("megatron", Overlap(gradients=False, parameters=False))
+    assert "of data-parallel traffic" not in said
     assert "The gathering of updated parameters overlaps nothing." in said
+    assert "No traffic overlaps compute." in overlap_told("deepspeed", None)
+
+
+def test_what_layers_hide_without_an_option_is_said_whether_it_is_on_or_not():
+    hidden = "47% of tensor-parallel traffic under sequence parallelism"
+    assert all(hidden in overlap_told("megatron", Overlap(tensor_parallel=on)) for on in (False, True))
+    assert hidden not in overlap_told("fsdp2", None, kernels="compiled")
 
 
 def test_an_exchange_that_is_hidden_is_said_to_cost_computation_and_memory():

@@ -16,7 +16,7 @@ LAYOUT: dict[str, Any] = {
     "shard_group": 2, "offload": "none", "offload_target": "cpu", "micro_batch_size": 1,
     "gradient_accumulation_steps": 32, "recompute": "full", "recompute_layers": None, "activation_offload": False,
     "fused_cross_entropy": False, "pipeline_schedule": "1f1b",
-    "pipeline_layout": "even", "overlap": None, "recompute_modules": [],
+    "pipeline_layout": "even", "overlap": None, "recompute_modules": [], "recompute_every": None,
     "secondary_shard_group": 1,
 }  # fmt: skip
 OTHERS: dict[str, Any] = {
@@ -26,7 +26,7 @@ OTHERS: dict[str, Any] = {
     "gradient_accumulation_steps": 16, "recompute": "selective", "recompute_layers": 8, "activation_offload": True,
     "fused_cross_entropy": True, "pipeline_schedule": "gpipe",
     "pipeline_layout": "first=7,last=7", "overlap": {"expert_parallel": True},
-    "recompute_modules": ["layernorm", "moe_act"], "secondary_shard_group": 8,
+    "recompute_modules": ["layernorm", "moe_act"], "recompute_every": 2, "secondary_shard_group": 8,
 }  # fmt: skip
 DEPLOYMENT: dict[str, Any] = {
     "gpu": "h100", "weights": "bf16", "kv_cache": "bf16", "max_num_batched_tokens": 8192, "max_num_seqs": 256,

@@ -13,7 +13,6 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.plans import HiddenTraffic
-from plimsoll.planners.questions import Overlap
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.stacks.commands import training_launch
@@ -216,17 +215,21 @@ def test_the_distributed_optimizer_is_stage_1_and_gathers_behind_the_products():
 
 
 def test_traffic_that_is_not_to_hide_has_no_option():
-    hidden = HiddenTraffic(gradients=False, parameters=False, tensor_parallel=True, expert_parallel=False)
+    hidden = HiddenTraffic(gradients=False, parameters=False, tensor_parallel=False, expert_parallel=False)
     found = told(launch("megatron", data_parallel=4, tensor_parallel=2, zero_stage=1, overlap=hidden))
-    # Layers hide some of the tensor-parallel traffic without an option.
     assert [name for name in found if "overlap" in name] == []
 
 
 def test_tensor_parallel_traffic_has_an_option_where_it_is_asked_for():
     hidden = HiddenTraffic(gradients=False, parameters=False, tensor_parallel=True, expert_parallel=False)
-    asked = {"layout": {"overlap": Overlap(tensor_parallel=True)}}
-    found = told(launch("megatron", tensor_parallel=2, sequence_parallel=True, overlap=hidden, asked=asked))
+    found = told(launch("megatron", tensor_parallel=2, sequence_parallel=True, overlap=hidden))
     assert found["tp_comm_overlap"] is True
+
+
+def test_ranks_of_a_sequence_hide_the_reduction_of_gradients_as_replicas_do():
+    hidden = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=False, expert_parallel=False)
+    found = told(launch("megatron", context_parallel=2, zero_stage=1, overlap=hidden))
+    assert [name for name in found if "overlap" in name] == ["overlap_grad_reduce", "overlap_param_gather"]
 
 
 def test_megatron_core_accepts_an_exchange_with_experts_that_is_hidden():
