@@ -76,13 +76,18 @@ def layer_seconds(
 def selective_recompute_seconds(
     part: BlockWeights, own: LayerSeconds, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
 ) -> FloatArray:
-    """Return what selective recomputation does again of one block: modules, the scores, or all but some products."""
+    """Return what selective recomputation does again of one block: modules, the scores, or all but some products.
+
+    Who names modules has attention among them without being told to, and runs it again although flash attention keeps
+    no scores (Megatron-Core 0.16.1, transformer/transformer_config.py and attention.py, `checkpoint_core_attention`).
+    """
     clock = _clock(layouts, job, ByIdentity(hardware), ByIdentity(efficiency))
     experts, policy = _most_experts(ByIdentity(part.block)), job.profile.can.selective_policy
     if job.recompute_modules:
         return _of_modules(part.block, experts, clock, job)
     if policy == "attention_scores":
-        return own.attention if job.attention == "eager" else np.zeros(1)
+        is_repeated = job.attention == "eager" or "modules" in job.profile.can.recompute
+        return own.attention if is_repeated else np.zeros(1)
     if policy != "alternate_matmuls":
         return np.zeros(1)
     return own.forward - own.attention - clock.products(_work(ByIdentity(part.block.operations)).alternate, experts)

@@ -5,6 +5,7 @@ import pytest
 from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.formats.precision import Precision
 from plimsoll.planners.jobs.job import BlockWeights
+from plimsoll.planners.questions import Recompute
 from plimsoll.planners.timing.compute import layer_seconds, selective_recompute_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
@@ -48,10 +49,19 @@ def test_eager_attention_is_slower_than_flash():
 
 
 def test_selective_recompute_does_again_what_it_did_not_keep():
-    textbook_eager, titan = layer(attention="eager"), layer("fsdp2")
-    assert recomputed() == 0.0
-    assert recomputed(attention="eager") == pytest.approx(textbook_eager.attention[0])
+    eager, titan = layer("megatron-deepspeed", attention="eager"), layer("fsdp2")
+    assert recomputed("megatron-deepspeed") == 0.0
+    assert recomputed("megatron-deepspeed", attention="eager") == pytest.approx(eager.attention[0])
     assert 0 < recomputed("fsdp2") < titan.forward[0] - titan.attention[0]
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize("framework", ["megatron", "reference"])
+def test_selective_recompute_is_the_module_core_attn_where_modules_have_names(framework: str, attention: str):
+    named = Recompute(mode="selective", modules=("core_attn",))
+    unnamed = recomputed(framework, attention=attention)
+    assert unnamed == recomputed(framework, attention=attention, recompute=named)
+    assert unnamed == layer(framework, attention=attention).attention[0]
 
 
 def test_kernels_that_are_not_fused_move_more():

@@ -122,14 +122,20 @@ def test_tensor_parallel_traffic_overlaps_under_sequence_parallelism_and_flash_a
     hiding = plain(tensor_overlap_fraction=0.75)
     whole = pace(plain(), tensor_parallel=8).exchange[0]
 
-    def exchange(**fields):
-        return pace(hiding, framework="megatron", tensor_parallel=8, **fields).exchange[0]
+    def exchange(framework="megatron", **fields):
+        return pace(hiding, framework=framework, tensor_parallel=8, **fields).exchange[0]
 
     assert exchange() == pytest.approx(whole)
     assert exchange(sequence_parallel=True) == pytest.approx(whole / 4)
     assert exchange(sequence_parallel=True, attention="eager") == pytest.approx(whole)
-    unasked = exchange(sequence_parallel=True, overlap=Overlap(tensor_parallel=False))
-    assert unasked == pytest.approx(whole)
+    # Its layers hide it with the option and without; torchtitan's by the option alone.
+    for on in (False, True):
+        told = exchange(sequence_parallel=True, overlap=Overlap(tensor_parallel=on))
+        assert told == pytest.approx(whole / 4)
+    torchtitans = [
+        exchange("fsdp2", sequence_parallel=True, overlap=Overlap(tensor_parallel=on)) for on in (False, True)
+    ]
+    assert torchtitans[1] == pytest.approx(torchtitans[0] / 4)
 
 
 def test_a_pipeline_is_filled_by_passes_that_hide_no_exchange():
