@@ -130,9 +130,10 @@ class MemoryMoment:
 class StageMemory:
     """One pipeline stage's peak; `layers` is its first and last layer.
 
-    Of an interleaved schedule `layers` only counts them, as `ShardedStage` says; moments name the layers that it has.
-    `moments` are each pass's layers, what comes before and behind them, the reduction and the update, in their
-    order, each at its most: of the micro-batch at which the stage is fullest then.
+    Of an interleaved schedule `layers` only counts them, and `chunks` has the first and last of each run that the stage
+    has, as `ShardedStage` says; plans of earlier versions have none. `moments` are each pass's layers, what comes
+    before and behind them, the reduction and the update, in their order, each at its most: of the micro-batch at which
+    the stage is fullest then.
     """
 
     stage: int
@@ -141,6 +142,7 @@ class StageMemory:
     phase: str
     items: MemoryItems
     moments: tuple[MemoryMoment, ...]
+    chunks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

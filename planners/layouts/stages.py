@@ -94,6 +94,10 @@ class Pipeline:
         own = range(stage, len(layers), self.degree)
         return tuple(range(ends[turn] - layers[turn], ends[turn]) for turn in own)
 
+    def spans(self, stage: int) -> tuple[tuple[int, int], ...]:
+        """Return the first and last layer of each chunk of one stage, in the same order; of an empty one last < first."""
+        return tuple((layers.start, layers.stop - 1) for layers in self.held(stage))
+
     def span(self, stage: int) -> tuple[int, int]:
         """Return the first and last layer of a stage, those of several chunks counted as if they were one run."""
         before, own = (

@@ -263,9 +263,11 @@ def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> S
         runtime=int(account.runtime[row]),
     )
     stage = int(account.asked.rows.stage[row, index])
+    pipeline = pipeline_of(account.asked.layouts, index, account.asked.job)
     return StageMemory(
         stage=stage,
-        layers=pipeline_of(account.asked.layouts, index, account.asked.job).span(stage),
+        layers=pipeline.span(stage),
+        chunks=pipeline.spans(stage),
         peak_bytes=items.total_bytes,
         phase=worst.phase,
         items=items,

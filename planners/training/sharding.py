@@ -59,7 +59,7 @@ def _stages(one: Candidates, job: Job) -> tuple[ShardedStage, ...]:
         ShardedStage(
             stage=stage,
             layers=pipeline.span(stage),
-            chunks=tuple((layers.start, layers.stop - 1) for layers in pipeline.held(stage)),
+            chunks=pipeline.spans(stage),
             embedding=stage == 0,
             head=pipeline.has_head(stage),
         )

@@ -199,6 +199,16 @@ def test_parameter_offload_leaves_nothing_at_rest():
     assert offloaded.host_bytes == pytest.approx(16 * llama().parameters / 8, rel=1e-6)
 
 
+def test_an_interleaved_stage_names_the_layers_of_each_chunk():
+    # 8 layers on 2 stages of 2 chunks: 0-1 and 4-5 on the first stage, 2-3 and 6-7 on the other.
+    model = llama(num_hidden_layers=8)
+    account = memory(
+        "megatron", layout={"pipeline_parallel": 2, "virtual_pipeline": 2}, model=model, global_batch_size=8
+    )
+    assert [stage.layers for stage in account.stages] == [(0, 3), (4, 7)]
+    assert [stage.chunks for stage in account.stages] == [((0, 1), (4, 5)), ((2, 3), (6, 7))]
+
+
 def test_the_head_s_logits_stand_on_the_last_stage_only():
     stages = memory("megatron", layout={"pipeline_parallel": 4}, global_batch_size=8).stages
     assert [stage.items.logits > 0 for stage in stages] == [False, False, False, stages[3].phase == "forward and loss"]
