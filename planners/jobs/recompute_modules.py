@@ -9,8 +9,10 @@ and core/tensor_parallel/random.py (CheckpointWithoutOutput).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
@@ -71,34 +73,37 @@ def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
 
 # From what spares most for the time that it takes again to what spares least; whole experts come in place of parts.
 IN_ORDER = (LAYER_NORM, EXPERT_ACTIVATION, "mla_up_proj", "shared_experts", FEED_FORWARD)
+# So many of the first are tried with and without each other.
+MOST_APART = 3
 # Megatron-Core 0.16.1, transformer/transformer_config.py: delayed scaling in 8 bits does not support them.
-NOT_IN_EIGHT_BITS = (LAYER_NORM, EXPERT_ACTIVATION)
+NOT_WITH_DELAYED_SCALING = (LAYER_NORM, EXPERT_ACTIVATION)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SETS)
 def sets_worth_trying(
-    same: ByIdentity[ModelSpec], *, keeps_scores: bool, in_eight_bits: bool, fuses_norms: bool
+    same: ByIdentity[ModelSpec], *, keeps_scores: bool, fuses_norms: bool
 ) -> tuple[tuple[str, ...], ...]:
-    """Return sets of modules from the fewest operations that are computed again to the most, each more than the last.
+    """Return sets of modules, those with whole experts last; of sets that compute the same again the smallest.
 
-    Attention's scores are the first where they are kept. Not every set is tried: one that spares less for the time it
-    takes is added behind those that spare more.
+    Attention's scores are the first where they are kept. Every set of the modules that spare most for their time is
+    among them; one that spares less is added behind all of those.
     """
     model = same.value
-    left_out = NOT_IN_EIGHT_BITS if in_eight_bits else ()
     first = (CORE_ATTENTION,) if keeps_scores else ()
-    ordered = [name for name in (*first, *IN_ORDER) if name not in left_out]
-    parts_of_experts = [name for name in ordered if name != EXPERT_ACTIVATION]
-    sets = [*(tuple(ordered[: number + 1]) for number in range(len(ordered))), (*parts_of_experts, MIXTURE)]
-    worth: list[tuple[str, ...]] = []
-    most: tuple[int, ...] = ()
+    held = [name for name in (*first, *IN_ORDER) if _is_held(name, model)]
+    best, others = held[:MOST_APART], held[MOST_APART:]
+    apart = chain.from_iterable(itertools.combinations(best, number + 1) for number in range(len(best)))
+    behind = ((*best, *others[: number + 1]) for number in range(len(others)))
+    with_experts = (*(name for name in held if name != EXPERT_ACTIVATION), MIXTURE)
+    sets = (*apart, *behind, *([with_experts] if _is_held(MIXTURE, model) else []))
+    worth: dict[tuple[tuple[Operation, ...], ...], tuple[str, ...]] = {}
     for names in sets:
-        held = tuple(name for name in names if any(True for block in model.layers for _ in _operations(block, name)))
-        count = tuple(len(again(block, held, fuses_norms=fuses_norms)) for block in model.layers)
-        if held and any(count) and count != most:
-            worth.append(held)
-            most = count
-    return tuple(worth)
+        worth.setdefault(tuple(again(block, names, fuses_norms=fuses_norms) for block in model.layers), names)
+    return tuple(names for operations, names in worth.items() if any(operations))
+
+
+def _is_held(name: str, model: ModelSpec) -> bool:
+    return any(True for block in model.layers for _ in _operations(block, name))
 
 
 def again(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> tuple[Operation, ...]:

@@ -95,7 +95,7 @@ class Pipeline:
         return tuple(range(ends[turn] - layers[turn], ends[turn]) for turn in own)
 
     def spans(self, stage: int) -> tuple[tuple[int, int], ...]:
-        """Return the first and last layer of each chunk of one stage, in the same order; of an empty one last < first."""
+        """Return the first and last layer of each chunk of a stage, in that order; an empty one is (n, n - 1)."""
         return tuple((layers.start, layers.stop - 1) for layers in self.held(stage))
 
     def span(self, stage: int) -> tuple[int, int]:

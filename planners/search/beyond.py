@@ -48,7 +48,6 @@ from plimsoll.planners.search.ranking import complexity, least_complexity
 from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import RULES_OF_SHARD_GROUPS, obey
 from plimsoll.planners.search.rules.rule import anywhere
-from plimsoll.planners.timing.compute import LOW_PRECISION_FORMATS
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import (
     least_seconds,
@@ -356,7 +355,6 @@ def _by_parts(beyond: Beyond) -> list[Beyond]:
     sets = sets_worth_trying(
         ByIdentity(job.model),
         keeps_scores=job.attention == "eager",
-        in_eight_bits=job.precision.compute_format in LOW_PRECISION_FORMATS,
         fuses_norms=job.profile.kernels.transformer_engine,
     )
     return [replace(beyond, job=replace(job, recompute_modules=modules), choices=choices) for modules in sets]

@@ -14,7 +14,7 @@ from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, BY_LAYERS, EVEN, own_way
-from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, has_norm_apart
+from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, NOT_WITH_DELAYED_SCALING, has_norm_apart
 from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
@@ -306,6 +306,11 @@ def _layers(told: Told) -> Iterator[str]:
         yield _further_tokens(job, job.multi_token)
     if job.fp8 is not None:
         yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
+        if any(name in told.layout.recompute_modules for name in NOT_WITH_DELAYED_SCALING):
+            yield (
+                "Delayed scaling in fp8 does not recompute norms and experts' activations: products are scaled by "
+                "their present values instead, which needs Transformer Engine 2.6."
+            )
     if LAYER_NORM in job.recompute_modules and job.profile.kernels.transformer_engine:
         yield from _norms(job)
     positions = question.model.max_position_embeddings

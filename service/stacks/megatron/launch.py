@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from plimsoll.planners.jobs.recompute_modules import NOT_WITH_DELAYED_SCALING
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.options import Value, option_lines
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
@@ -32,6 +33,7 @@ OPTIMIZERS: Mapping[str, Mapping[str, Value]] = {
 }
 STATE_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8"})  # --exp-avg-dtype
 MULTI_TOKEN_LOSS_FACTOR = 0.1  # the default of --mtp-loss-scaling-factor
+CURRENT_SCALING = "tensorwise"  # --fp8-recipe: a scale of each tensor, as delayed scaling has, of its present values
 GRADIENT_DTYPES = frozenset({"fp32", "bf16"})  # --main-grads-dtype
 
 
@@ -91,6 +93,12 @@ def recompute_options(layout: Layout) -> dict[str, Value]:
     return {}
 
 
+def _scales_as_it_goes(launch: TrainingLaunch) -> bool:
+    """Return whether products in fp8 need other scaling than the delayed one that is the default."""
+    modules = launch.layout.recompute_modules
+    return launch.question.precision == "fp8-mixed" and any(name in modules for name in NOT_WITH_DELAYED_SCALING)
+
+
 def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
     """Return all arguments but those of the data; the accumulation follows from the two batch sizes."""
     question, layout = launch.question, launch.layout
@@ -106,6 +114,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **_precision_options(launch),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
+        "fp8-recipe": CURRENT_SCALING if _scales_as_it_goes(launch) else None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
         "tokenizer-type": "HuggingFaceTokenizer",

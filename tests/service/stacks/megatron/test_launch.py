@@ -207,6 +207,22 @@ def test_precision_is_the_plans(precision: str, expected: dict[str, Any]):
     assert {name: found[name] for name in ("bf16", "fp16", "fp8_format") if name in found} == expected
 
 
+@pytest.mark.parametrize(
+    ("precision", "modules", "recipe"),
+    [
+        ("fp8-mixed", ("layernorm",), "tensorwise"),
+        ("fp8-mixed", ("moe_act", "mla_up_proj"), "tensorwise"),
+        ("fp8-mixed", ("mlp",), None),
+        ("bf16-mixed", ("layernorm",), None),
+    ],
+)
+def test_norms_recomputed_in_fp8_are_not_scaled_with_delay(
+    precision: str, modules: tuple[str, ...], recipe: str | None
+):
+    given = launch("megatron", asked={"precision": precision}, recompute="selective", recompute_modules=modules)
+    assert told(given).get("fp8_recipe") == recipe
+
+
 def test_the_distributed_optimizer_is_stage_1_and_gathers_behind_the_products():
     sharded, whole = told(launch("megatron", data_parallel=8, zero_stage=1)), told(launch("megatron", data_parallel=8))
     names = ("use_distributed_optimizer", "overlap_param_gather", "overlap_grad_reduce")
