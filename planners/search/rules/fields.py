@@ -9,13 +9,15 @@ DEGREES_OF_GPUS = ("data_parallel", "tensor_parallel", "pipeline_parallel", "con
 DEGREES = (*DEGREES_OF_GPUS, "virtual_pipeline", "expert_parallel")
 # Fields of a layout that a request has beside the job, not among the degrees.
 TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")
+# Fields of the job itself that a stack may take in some layouts alone.
+STATE_FIELDS = ("gradient_dtype", "optimizer_state_dtype")
 
 
 def request_pointer(field: str) -> str:
     """Return the JSON pointer of a field in a training request."""
     if field == "framework":
         return "/framework"
-    part = "/training" if field in TRAINING_FIELDS else "/layout"
+    part = "/training" if field in (*TRAINING_FIELDS, *STATE_FIELDS) else "/layout"
     return f"{part}/{field}" if field else part
 
 

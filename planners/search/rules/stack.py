@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import DTYPE_BYTES
 from plimsoll.planners.ground.terms import OFFLOADS, ONE_FORWARD_ONE_BACKWARD, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
@@ -23,7 +24,7 @@ from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
 from plimsoll.planners.stacks.profile import Profile, load_profile
-from plimsoll.planners.stacks.records import Capabilities
+from plimsoll.planners.stacks.records import Capabilities, StateBytes
 
 BOTH = (False, True)
 MOST_RANKS = 2**63  # more than any degree
@@ -177,6 +178,26 @@ def _way(question: TrainingQuestion) -> str | None:
     return None if asked is None else read_pipeline_layout(asked).form
 
 
+def _state_dtype(field: str, own_bytes: Callable[[StateBytes], int]) -> LayoutAbility:
+    """Return the ability to hold gradients or states in another dtype than the stack's own, in any of its stages."""
+
+    def can(profile: Profile, asked: TrainingQuestion) -> bool:
+        usual = profile.states.get(asked.precision)
+        is_usual = usual is not None and DTYPE_BYTES.get(getattr(asked, field)) == own_bytes(usual)
+        return is_usual or profile.can.state_dtypes_from <= max(profile.can.zero_stages)
+
+    ability = Ability(
+        pointer=request_pointer(field),
+        asked=lambda question: None if getattr(question, field) is None else question,
+        can=can,
+        words=lambda question, profile: (
+            f"With {profile.name}, optimizer {question.optimizer} has no {field} to choose: omit it."
+        ),
+        told=lambda question, _: f"{field} {getattr(question, field)} with optimizer {question.optimizer}",
+    )
+    return LayoutAbility(ability=ability, lacks=_nowhere)
+
+
 def _form(question: TrainingQuestion) -> str | None:
     """Return by which of a stack's forms of recomputation a question computes again, None where it does not say."""
     wanted = question.recompute
@@ -253,6 +274,8 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
         lacks=_unlike_sequences,
     ),
     *(_hidden(field) for field in HIDDEN_TRAFFIC),
+    _state_dtype("gradient_dtype", lambda states: states.accumulator or states.gradient),
+    _state_dtype("optimizer_state_dtype", lambda states: states.moment),
     _switch("activation_offload", lambda can: can.activation_offload != "none", "cannot offload activations"),
     _switch("fused_cross_entropy", lambda can: can.fused_cross_entropy, "has no fused cross-entropy"),
     LayoutAbility(

@@ -14,7 +14,7 @@ from plimsoll.planners.questions import Overlap, Recompute
 from plimsoll.planners.search.rules.every import RULES, RULES_OF_FIXED, rule_by_name
 from plimsoll.planners.search.rules.rule import FixedBreach
 from plimsoll.planners.search.rules.stack import COMBINATIONS, LAYOUT_ABILITIES
-from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile, running_profile
 from tests.planners.factories import llama, question, small_mixtral
 from tests.planners.training_cases import job, one_layout
 
@@ -451,6 +451,8 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
         {"layout": {"overlap": Overlap(expert_parallel=True)}},
         {"expert_parallel": 2, "data_parallel": 2, "expert_overlap": True, "zero_stage": 3},
     ),
+    "gradient_dtype": ("megatron", {"optimizer": "muon", "gradient_dtype": "bf16"}, None),
+    "optimizer_state_dtype": ("megatron", {"optimizer": "muon", "optimizer_state_dtype": "bf16"}, None),
     "activation_offload": ("megatron", {"activation_offload": True}, {"activation_offload": True}),
     "fused_cross_entropy": ("megatron", {"fused_cross_entropy": True}, {"fused_cross_entropy": True}),
     "recompute": ("accelerate", {"recompute": Recompute(mode="selective")}, {"recompute": SELECTIVE}),
@@ -460,7 +462,8 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
 @pytest.mark.parametrize("each", LAYOUT_ABILITIES, ids=lambda each: each.ability.field)
 def test_what_a_stack_lacks_is_missed_of_fixed_fields_and_of_layouts(each):
     framework, fixed, layout = LACKING[each.ability.field]
-    problem = each.ability.problem(question(**fixed), load_profile(framework))
+    asked = question(**fixed)
+    problem = each.ability.problem(asked, running_profile(load_profile(framework), None, asked.optimizer))
     assert problem is not None
     assert framework in problem
     assert layout is None or each.lacks(one_layout(**layout), job(framework)).all()
