@@ -14,9 +14,11 @@ from plimsoll.planners.plans import Advice, Alternative, Layout, TrainingAnswer
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION
 from plimsoll.planners.training.changes import (
+    MOST_PAIRS,
     Change,
     changing_more,
     host_memory,
+    in_pairs,
     keeping_the_result,
     on_gpus,
     together,
@@ -59,7 +61,8 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
         yield first
     if first is None:
         # No one of them will do alone.
-        for first in _offered(together(pinned), question, answer, best):
+        pairs = () if answer.fits else itertools.islice(in_pairs(pinned), MOST_PAIRS)
+        for first in _offered(itertools.chain(pairs, together(pinned)), question, answer, best):
             yield first
     further = changing_more(question, pinned, answer, with_drives=first is None)
     for first in _offered(further, question, answer, best):
@@ -96,8 +99,9 @@ def _offered(
         if change.kind == "framework" and changed.layout.framework == asked.framework:
             continue
         is_slower = changed.step_seconds >= answer.plan.step.seconds
-        if rank == OFFLOADED_RANK and is_slower and _buys(change, answer.plan.layout.gpus):
-            # Nobody buys GPUs that take longer than the host does.
+        is_no_gain = answer.fits and is_slower and (change.kind == "gpus" or rank == OFFLOADED_RANK)
+        if is_no_gain and _buys(change, answer.plan.layout.gpus):
+            # Nobody buys GPUs that take longer than the plan, or than the host.
             continue
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)

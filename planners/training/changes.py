@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
@@ -24,7 +26,8 @@ LEAST_REACH_GPUS = 64
 # Nobody is advised to find more GPUs than the largest training clusters have (xAI's Colossus: 100,000 to 200,000).
 MOST_ADVISED_GPUS = 131_072
 SHORTEST_SEQUENCE = 512
-TIMES_FOR_ROOM = (2, 4, 8)
+# Of a tight plan's GPUs so many times as many are tried for room, in whole nodes where there are several.
+TIMES_FOR_ROOM = (Fraction(5, 4), Fraction(3, 2), 2, 3, 4, 6, 8)
 # Of changes that are more and more of one thing, so many are planned before the thing is given up.
 MOST_TRIES = 4
 # What each of these changes of the result is said in its offer.
@@ -42,6 +45,9 @@ ZERO_STEPS = (
 # What in a model's id is its size, as in "Llama-3.1-70B", "Qwen1.5-1.8B" or "pythia-160m".
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 TOGETHER = "The job fits only with all these changes together."
+BOTH = "The job fits with both changes, and with neither of them alone."
+# So many pairs of changes are planned before all changes are made at once.
+MOST_PAIRS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +229,31 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
         yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
 
 
+def in_pairs(pinned: TrainingQuestion) -> Iterator[Change]:
+    """Yield every two changes that leave the job's result as it is, those first that cost least by themselves."""
+    singles = list(keeping_the_result(pinned))
+    known = [single.change for single in singles]
+    for first in singles:
+        for second in keeping_the_result(first.question):
+            change = _with_another(first.change, second.change)
+            are_steps = first.kind.startswith("zero ") and second.kind.startswith("zero ")
+            if change not in known and not are_steps and not _is_within(second, first):
+                known.append(change)
+                reason = f"{first.reason} {second.reason} {BOTH}"
+                yield Change(kind="together", change=change, question=second.question, reason=reason)
+
+
+def _is_within(change: Change, other: Change) -> bool:
+    """Return whether a change fixes a field of a layout that the other one frees whole."""
+    return "layout" in other.change and any(field.startswith("layout.") for field in change.change)
+
+
+def _with_another(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both changes; a layout that is freed whole has no other field changed."""
+    frees = "layout" in second
+    return {field: value for field, value in first.items() if not (frees and field.startswith("layout"))} | {**second}
+
+
 def together(pinned: TrainingQuestion) -> Iterator[Change]:
     """Yield all changes that leave the job's result as it is in one, where they are several."""
     change, free = _freed(pinned)
@@ -289,16 +320,15 @@ def _fewer_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[
 
 
 def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield the next larger number of GPUs on which the job fits; of a tight plan twice as many and more, for room."""
+    """Yield the next larger number of GPUs on which the job fits; of a tight plan ever more of them, for room."""
     layout = replace(question.layout, data_parallel=None, shard_group=None, secondary_shard_group=None)
     now = answer.plan.layout.gpus if answer.fits else question.hardware.gpus.maximum
     reach = min(max(MOST_TIMES_THE_GPUS * now, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
     if reach <= now:
         return
     if answer.fits:
-        counts = [
-            GpuCount(minimum=now * times, maximum=now * times) for times in TIMES_FOR_ROOM if now * times <= reach
-        ]
+        more = dict.fromkeys(_in_nodes(now * times, question.hardware.gpus_per_node) for times in TIMES_FOR_ROOM)
+        counts = [GpuCount(minimum=number, maximum=number) for number in more if now < number <= reach]
         reason = "More GPUs of this kind hold less each, which leaves room."
     else:
         counts = [GpuCount(minimum=now + 1, maximum=reach, is_free=True)]
@@ -306,6 +336,12 @@ def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[C
     for count in counts:
         changed = replace(on_gpus(question, count), layout=layout, compare=())
         yield Change(kind="gpus", change={"hardware.gpus": None}, question=changed, reason=reason)
+
+
+def _in_nodes(gpus: int | Fraction, node: int) -> int:
+    """Return the least number of GPUs that is no smaller, of several nodes one that fills them."""
+    number = math.ceil(gpus)
+    return number if number <= node else -(-number // node) * node
 
 
 def _other_gpus(question: TrainingQuestion, peak_bytes: int) -> Iterator[Change]:

@@ -9,10 +9,11 @@ from plimsoll.planners.ground.errors import InvalidQuestion, PlanningStopped
 from plimsoll.planners.plans import Alternative
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.training.advice import advice_for
-from plimsoll.planners.training.changes import changing_more, keeping_the_result
+from plimsoll.planners.training.changes import changing_more, in_pairs, keeping_the_result
 from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import LLAMA_3_70B, hardware, llama, question
 
+NO_RECOMPUTE = Recompute(mode="none")
 LONG_FIRST_STAGE = "Et*26|(t*6|)*11t*7|t*7|t*8|t*12L"
 
 
@@ -191,28 +192,58 @@ def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
     assert freed > 1
 
 
-def test_where_no_single_change_will_do_they_are_offered_together():
-    # Eager scores, kept logits, micro-batches of four and unsharded states: no one of them alone is too much.
-    asked = question(
+def asking_much(**changes):
+    """Eager scores, kept logits, large micro-batches and unsharded states: no one of them alone is too much."""
+    return question(
         framework="ddp",
-        gpus=8,
         layout={"tensor_parallel": 1},
         fused_cross_entropy=False,
         attention="eager",
         micro_batch_size=8,
-        recompute=Recompute(mode="none"),
+        recompute=NO_RECOMPUTE,
+        **changes,
     )
+
+
+def test_where_no_single_change_will_do_the_first_two_that_do_are_offered():
+    (offer,) = plan_training(asking_much(gpus=8)).advice
+    assert offer.change == {"training.attention": "flash", "framework": "any"}
+    assert offer.fits
+    assert "with both changes, and with neither of them alone" in offer.reason
+
+
+def test_two_changes_of_one_thing_are_no_pair():
+    asked = question(framework="deepspeed", gpus=2, layout={"zero_stage": 1, "offload": "none"}, recompute=NO_RECOMPUTE)
+    pairs = [pair.change for pair in in_pairs(asked)]
+    assert {"training.recompute": "full", "layout.zero_stage": 3, "layout.offload": "optimizer"} in pairs
+    # A layout that is freed leaves nothing of itself fixed, and a later step of ZeRO is no second change.
+    assert all(not ("layout" in pair and any(field.startswith("layout.") for field in pair)) for pair in pairs)
+    assert len(pairs) == len({str(sorted(pair.items(), key=str)) for pair in pairs})
+
+
+def test_where_no_two_changes_will_do_they_are_offered_together():
+    asked = asking_much(gpus=8, sequence_length=65_536, global_batch_size=64)
     together = {"layout", "framework", "training.attention", "training.micro_batch_size"}
     (offer,) = (offer for offer in plan_training(asked).advice if together <= set(offer.change))
     assert offer.fits
     assert offer.change["training.micro_batch_size"] >= 1
 
 
-def test_a_tight_plan_is_advised_more_gpus_than_it_has():
+def test_a_tight_plan_is_advised_the_fewest_more_gpus_that_leave_room():
     answer = plan_training(question(gpus=2, layout={"offload": "none"}))
     assert answer.verdict == "tight"
     advised = next(offer.change["hardware.gpus"] for offer in answer.advice if "hardware.gpus" in offer.change)
-    assert advised > 2
+    assert advised == 3
+
+
+@pytest.mark.parametrize(
+    ("now", "tried"), [(1, [2, 3, 4, 6, 8]), (6, [8, 16, 24, 40, 48]), (8, [16, 24, 32, 48, 64]), (64, [80, 96, 128])]
+)
+def test_a_tight_plan_is_tried_on_ever_more_gpus_in_whole_nodes(now: int, tried: list[int]):
+    asked = question(gpus=now, global_batch_size=1024)
+    tight = replace(plan_training(asked, stop_advising=lambda: True), verdict="tight", fits=True)
+    changed = (change for change in changing_more(asked, asked, tight) if change.kind == "gpus")
+    assert [change.question.hardware.gpus.minimum for change in changed][: len(tried)] == tried
 
 
 def test_no_change_is_tried_once_nobody_waits():
