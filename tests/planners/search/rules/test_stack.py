@@ -42,7 +42,7 @@ def test_a_framework_s_limits_point_at_the_field(framework, changes, pointers):
         ("ddp", {"pipeline_schedule": "1f1b"}),
         ("ddp", {"zero_stage": 0, "data_parallel": 8, "shard_group": 8}),
         ("ddp", {"data_parallel": 1, "context_parallel": 1, "overlap": Overlap(gradients=False, parameters=False)}),
-        ("megatron-deepspeed", {"tensor_parallel": 8, "overlap": Overlap(gradients=False)}),
+        ("fsdp2", {"tensor_parallel": 8, "overlap": Overlap(gradients=False)}),
         ("reference", {"zero_stage": 0, "overlap": Overlap(parameters=False)}),
     ],
 )
