@@ -198,6 +198,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "kimi_k2": Family(
         reader=DeepseekDecoder(),
+        has_experts=True,
         untraced=Untraced.REMOTE_CODE,
         needs_remote_code=True,
     ),

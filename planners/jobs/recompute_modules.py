@@ -43,6 +43,10 @@ def _is_expert(operation: Operation) -> bool:
     return operation.name in ("router", "dispatch", "combine") or _is_of(operation, "expert_")
 
 
+def _is_shared(operation: Operation) -> bool:
+    return _is_of(operation, "shared_")
+
+
 def _is_of(operation: Operation, prefix: str) -> bool:
     return operation.name.startswith(prefix)
 
@@ -51,9 +55,9 @@ MODULES: Mapping[str, Module] = {
     CORE_ATTENTION: Module(holds=lambda op: op.kind is OperationKind.ATTENTION, discards_outputs=False),
     LAYER_NORM: Module(holds=lambda op: op.name in (ATTENTION_NORM, FEED_FORWARD_NORM), discards_outputs=True),
     FEED_FORWARD: Module(holds=_is_feed_forward, discards_outputs=False),
-    MIXTURE: Module(holds=_is_expert, discards_outputs=False),
+    MIXTURE: Module(holds=lambda op: _is_expert(op) or _is_shared(op), discards_outputs=False),
     EXPERT_ACTIVATION: Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
-    "shared_experts": Module(holds=lambda op: _is_of(op, "shared_"), discards_outputs=False),
+    "shared_experts": Module(holds=_is_shared, discards_outputs=False),
     "mla_up_proj": Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
 }
 # The norm before these, where it is a module of its own, is left alone: its output is the input that they keep.

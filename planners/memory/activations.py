@@ -23,7 +23,7 @@ from plimsoll.planners.memory.eager_attention import (
     save_of_fp32_kernel,
     save_repeated_heads,
 )
-from plimsoll.planners.memory.latents import save_latents
+from plimsoll.planners.memory.latents import save_latents, save_normed_latents
 from plimsoll.planners.memory.recurrent import fused_operations, save_gated_delta, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes, save_router_input
 from plimsoll.planners.memory.unfused_attention import behind_kernel_bytes, is_unfused, save_operands
@@ -36,10 +36,10 @@ MASK_BYTES = 1
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
 # A sigmoid, which saves its output alone.
 ATTENTION_GATING = "attention_gating"
-ROUTER = "router"
+ROUTER, ROUTER_SCORES = "router", "router_scores"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
-RESIDUAL = "residual"
+RESIDUAL, QUERY = "residual", "query"
 COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 NO_CASTS: Mapping[str, int] = MappingProxyType({})
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
@@ -107,6 +107,8 @@ def saved_bytes(
         _save_casts(block, saved, kernels, element_bytes)
     if adapter_casts:
         _save_adapter_casts(block, saved, kernels, element_bytes, adapter_casts)
+    if kernels.transformer_engine and QUERY not in without:
+        save_normed_latents(block, saved, element_bytes)
     for name in without:
         saved.pop(name, None)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
@@ -114,7 +116,8 @@ def saved_bytes(
     tensors = by_division(block, sizes, gathered=_gathered_inputs(block, kernels))
     sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
     sequence, tensor_total = tensors.sequence_bytes + sequence_statistics, tensors.tensor_bytes + tensor_statistics
-    sequence += _dropout_bytes(block, kernels, widths) + routing_bytes(block, kernels, element_bytes)
+    routing = 0 if ROUTER_SCORES in without else routing_bytes(block, kernels, element_bytes)
+    sequence += _dropout_bytes(block, kernels, widths) + routing
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)

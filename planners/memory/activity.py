@@ -9,16 +9,17 @@ import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.recompute_modules import EXPERT_ACTIVATION
+from plimsoll.planners.jobs.recompute_modules import EXPERT_ACTIVATION, MIXTURE
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import MASK_BYTES, NOTHING_SAVED, SavedBytes
-from plimsoll.planners.memory.holdings import has_gathering, rotary_cast_bytes
+from plimsoll.planners.memory.holdings import has_gathering
 from plimsoll.planners.memory.layer_bytes import LayerBytes, UnfusedScores, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import saved_with_and_without_input_gradient
 from plimsoll.planners.memory.preference_loss import compares, learns_head, preference_loss
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
+from plimsoll.planners.memory.rotary_tables import rotary_cast_bytes
 from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
@@ -233,11 +234,11 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             last_matmul_gradients=tokens * size * (widest + residual),
             not_recomputed=not_recomputed,
             beside_combine=beside_combine,
-            at_recomputed_combine=_at_recomputed_combine(layer, share, whole + beside_combine)
+            at_recomputed_combine=_at_recomputed_combine(layer, share, job, whole + beside_combine, stream)
             if is_mixture
             else NO_BYTES,
             at_expert_matmuls=share.of(layer.at_expert_matmuls) if is_mixture else NO_BYTES,
-            at_combine=_combine(layer, share) if is_mixture else NO_BYTES,
+            at_combine=_combine(layer, share, job) if is_mixture else NO_BYTES,
             at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
@@ -260,11 +261,10 @@ def _parts_of_mixture(layer: LayerBytes, share: RankShare) -> dict[str, FloatArr
     is_selective = share.layouts.recompute == SELECTIVE
     if is_selective.any():
         within = np.where(is_selective, of_experts(layer.selective), within)
-    received = replace(NOTHING_SAVED, dispatched_bytes=layer.grouped_sent_bytes)
     return {
         "in_experts": within,
         "sent": share.of_sequence(layer.grouped_sent_bytes),
-        "received": share.of(received),
+        "received": _received(layer, share),
     }
 
 
@@ -364,15 +364,30 @@ def _second_run(
 
 
 def _beside_combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
-    """Return what is live beside a layer as tokens return; Megatron sums those of several tensor-parallel ranks."""
+    """Return what is live beside a layer as tokens return; Megatron sums those of several tensor-parallel ranks.
+
+    Sums in fp32 are of a copy (core/transformer/moe/token_dispatcher.py, `combine_preprocess`).
+    """
     beside_combine = share.of(layer.beside_combine)
     if not layer.grouped_sent_bytes:
         return np.where(share.layouts.expert_parallel > 1, beside_combine, 0.0)
     sent = share.of_sequence(layer.grouped_sent_bytes)
     over_ranks = np.where(share.layouts.expert_parallel > 1, 0.0, -sent)
-    in_parts = np.where((expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1), sent, 0.0)
+    copied = _received(layer, share) if layer.parts_sum_widening > 1 else NO_BYTES
+    in_parts = np.where(_cuts_experts(share, job), layer.parts_sum_widening * (sent + copied), 0.0)
     result: FloatArray = beside_combine + over_ranks + in_parts
     return result
+
+
+def _cuts_experts(share: RankShare, job: Job) -> BoolArray:
+    """Return where several tensor-parallel ranks have parts of an expert, and sum its outputs."""
+    result: BoolArray = (expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1)
+    return result
+
+
+def _received(layer: LayerBytes, share: RankShare) -> FloatArray:
+    """Return the tokens that a rank's experts get, as Megatron-Core sends them."""
+    return share.of(replace(NOTHING_SAVED, dispatched_bytes=layer.grouped_sent_bytes))
 
 
 def _weighed_outputs(layer: LayerBytes, share: RankShare) -> FloatArray:
@@ -383,19 +398,30 @@ def _weighed_outputs(layer: LayerBytes, share: RankShare) -> FloatArray:
     return result
 
 
-def _at_recomputed_combine(layer: LayerBytes, share: RankShare, recomputed: FloatArray) -> FloatArray:
-    """Return all that is live as tokens return while the layer is recomputed; nothing where it is not."""
+def _at_recomputed_combine(
+    layer: LayerBytes, share: RankShare, job: Job, recomputed: FloatArray, stream: FloatArray
+) -> FloatArray:
+    """Return all that is live as tokens return while the layer is recomputed; nothing where it is not.
+
+    In Megatron-Core's second run of a whole layer its output is not there yet, which stands beside all other moments,
+    but that output's gradient is; a mixture that is recomputed by itself has the latter alone.
+    """
     recompute = share.layouts.recompute
-    runs_again = recompute == FULL
-    if not layer.grouped_sent_bytes:
-        runs_again = (runs_again | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
+    if layer.grouped_sent_bytes:
+        of_mixture = np.where((recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules), stream, 0.0)
+        return np.where(recompute == FULL, recomputed, np.where(of_mixture > 0, recomputed + of_mixture, 0.0))
+    runs_again = ((recompute == FULL) | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
     return np.where(runs_again, recomputed, 0.0)
 
 
-def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
+def _combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     """Return the live bytes as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
     own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
-    return np.where(share.layouts.expert_parallel > 1, own, whole)
+    live = np.where(share.layouts.expert_parallel > 1, own, whole)
+    if not layer.grouped_sent_bytes or layer.parts_sum_widening <= 1:
+        return live
+    # The gradient in fp32 beside its copy in 16 bits, where two of those were counted.
+    return live + np.where(_cuts_experts(share, job), (layer.parts_sum_widening - 1) * _received(layer, share), 0.0)
 
 
 def _where_cast(casts: BoolArray, plain: SavedBytes, cast: SavedBytes, share: RankShare) -> FloatArray:

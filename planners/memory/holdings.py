@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
+from plimsoll.planners.architecture import Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
 from plimsoll.planners.jobs.job import BlockWeights, Job
@@ -575,43 +575,6 @@ def _matrices_of_kinds(layers: tuple[BlockWeights, ...]) -> Mapping[tuple[int, .
 def _distinct_matrices(layers: tuple[BlockWeights, ...], kinds: tuple[int, ...], way: Way) -> int:
     """Return the elements of every distinct matrix that these kinds of layers alone have, one for all experts."""
     return sum(matrix_elements(weight, way) for weight in _matrices_of_kinds(layers)[kinds])
-
-
-def rotary_table_bytes(job: Job) -> int:
-    """Return the cosines and sines of a sequence's positions, for all layers once, or 0 where the stack has tables."""
-    if job.profile.kernels.rotary_table_bytes:
-        return 0
-    return 2 * job.precision.compute_bytes * _rotated_features(job) * job.sequence_length
-
-
-def lasting_rotary_table_bytes(job: Job) -> int:
-    """Return a stack's own tables of every position that the model has: one, or beside adapters one a layer."""
-    kernels, model = job.profile.kernels, job.model
-    positions = max(model.max_position_embeddings or 0, job.sequence_length)
-    # A cosine and a sine for each pair of features.
-    table = kernels.rotary_table_bytes * _rotated_features(job) * positions
-    table *= 2 if model.model_type in kernels.doubled_tables else 1
-    is_shared = job.method == "full" or positions >= kernels.one_table_from.get(model.model_type, positions + 1)
-    return table if is_shared else table * model.num_layers
-
-
-def rotary_cast_bytes(job: Job) -> int:
-    """Return what a layer keeps of each position of a sequence: casts of a doubled table's part, for queries and keys.
-
-    Source: torchtune, models/qwen2/_positional_embeddings.py, `forward`.
-    """
-    if job.model.model_type not in job.profile.kernels.doubled_tables or job.precision.compute_bytes == FP32_BYTES:
-        return 0
-    return 2 * 2 * job.precision.compute_bytes * _rotated_features(job)
-
-
-def _rotated_features(job: Job) -> int:
-    """Return the features of a head that turn with its position, 0 where none do."""
-    for part in job.layers:
-        kinds = {op.kind for op in part.block.operations}
-        if OperationKind.ROTARY in kinds:
-            return max(op.key_dim for op in part.block.operations)
-    return 0
 
 
 def adapter_activation_bytes(part: BlockWeights, method: str, element_bytes: int) -> float:

@@ -1,7 +1,7 @@
-"""What transformers' latent attention (DeepSeek V2 and V3) saves beside what its operations tell.
+"""What latent attention (DeepSeek V2 and V3) saves beside what its operations tell.
 
 Traced operation by operation over transformers 5.23 (models/deepseek_v3/modeling_deepseek_v3.py, `DeepseekV3Attention`,
-`DeepseekV3TopkRouter`).
+`DeepseekV3TopkRouter`) and Megatron-Core 0.16.1 (transformer/multi_latent_attention.py).
 """
 
 from __future__ import annotations
@@ -39,6 +39,19 @@ def save_latents(
             saved[latent] = (saved.get(latent, 0.0) + norm_bytes) * rank / widths[latent]
         elif operation.name == ROUTER and (learning is None or ROUTER in learning):
             saved[operation.inputs[0]] = saved.get(operation.inputs[0], 0.0) + FP32_BYTES
+
+
+def save_normed_latents(block: Block, saved: dict[str, float], element_bytes: int) -> None:
+    """Count what Transformer Engine's norms of both latents save beside their outputs: inputs of their own.
+
+    `saved` has bytes for each element of every tensor. Of keys and values the rank alone is copied for its norm, and
+    the product that it was part of is gone.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    for operation in block.operations:
+        if operation.matmul_shape is not None and operation.inputs[0] in (QUERY_LATENT, KEY_VALUE_LATENT):
+            latent, rank = operation.inputs[0], operation.matmul_shape[0]
+            saved[latent] = (saved.get(latent, 0.0) + element_bytes) * rank / widths[latent]
 
 
 def weight_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:

@@ -45,7 +45,7 @@ from plimsoll.planners.memory.mixture_backward import (
 )
 from plimsoll.planners.memory.recurrent import scan_workspace_bytes
 from plimsoll.planners.memory.repeated_saves import RepeatedSaves, repeated_saves
-from plimsoll.planners.memory.routing import latest_routing_bytes
+from plimsoll.planners.memory.routing import latest_routing_bytes, score_bytes
 from plimsoll.planners.memory.selective import (
     exchanged_bytes,
     not_recomputed_bytes,
@@ -101,7 +101,8 @@ class LayerBytes:
 
     `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
     them several operations save. `combine_whole` is `at_combine` where the experts are no unit of their own.
-    `split` is None where tensor-parallel ranks keep what one rank does.
+    `split` is None where tensor-parallel ranks keep what one rank does. Outputs of experts in parts are summed by
+    Megatron-Core in the format of the scores, which is wider than that of the outputs by `parts_sum_widening`.
     """
 
     whole: SavedBytes
@@ -131,6 +132,7 @@ class LayerBytes:
     scattered_bytes: int
     exchanged_bytes: int
     grouped_sent_bytes: int
+    parts_sum_widening: float
     saved_routing_bytes: int
     input_width: int
     at_input_norm_bytes: int
@@ -242,6 +244,7 @@ def _layer_bytes(
         combine_whole=live_at_combine(block, whole, kernels, size, weight_bytes(block, kernels, size)),
         beside_combine=beside_combined_tokens(block, kernels, size),
         grouped_sent_bytes=grouped_sent_bytes(block, kernels, size),
+        parts_sum_widening=score_bytes(block, size) / size,
         saved_routing_bytes=latest_routing_bytes(block, kernels, size),
         weighed_outputs=beside_weighed_outputs(block, kernels, size),
         at_expert_reduction=live_at_expert_reduction(block, whole, size),

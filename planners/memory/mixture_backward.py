@@ -32,8 +32,9 @@ TENSORS_BESIDE_RETURNED = 4
 SHARED_TENSORS = ("shared_gate", "shared_up", "shared_inner", "shared_product")
 # The residual before the feed-forward, and the gradient of the layer's output.
 RESIDUALS_BESIDE_RETURNED = 2
-# Megatron-Core's `custom_forward` holds a rank's own tokens as they were permuted and as they were sent, to its end,
-# and `routed_experts_compute` the experts' outputs as they were made and as they go back (moe_layer.py).
+# Megatron-Core's `custom_forward` holds a rank's own tokens as they were permuted and as they were sent, and what
+# shared experts made, to its end, `routed_experts_compute` the experts' outputs as they were made and as they go back
+# (moe_layer.py).
 GROUPED_OWN_TOKENS, GROUPED_OUTPUTS = 2, 2
 # As the product of an expert's gate and its other half is differentiated: three gradients, less the product itself.
 MEETING_IN_EXPERTS = 2
@@ -72,11 +73,12 @@ def beside_combined_tokens(block: Block, kernels: Kernels, element_bytes: int) -
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
         return NOTHING_SAVED
-    residuals = RESIDUALS_BESIDE_RETURNED * element_bytes * checkpoint_width(block)
     sent = element_bytes * widths[DISPATCHED]
     if are_grouped(kernels):
-        own = residuals + GROUPED_OWN_TOKENS * sent
+        has_shared = any(name in widths for name in SHARED_TENSORS)
+        own = GROUPED_OWN_TOKENS * sent + has_shared * element_bytes * checkpoint_width(block)
         return replace(NOTHING_SAVED, sequence_bytes=float(own), dispatched_bytes=float(GROUPED_OUTPUTS * sent))
+    residuals = RESIDUALS_BESIDE_RETURNED * element_bytes * checkpoint_width(block)
     beside = float(TENSORS_BESIDE_RETURNED * sent)
     return replace(NOTHING_SAVED, sequence_bytes=float(residuals), dispatched_bytes=beside)
 

@@ -65,6 +65,8 @@ def selectively_saved_bytes(
         inputs = 0
         if is_unfused(attention, kernels):
             inputs = recomputed_inputs_bytes(block, element_bytes) - repeated_operands_bytes(block, element_bytes)
+        elif kernels.transformer_engine and attention == "flash":
+            inputs = -_statistic_bytes(block, kernels)
         return replace(everything, score_bytes=0.0, tensor_bytes=everything.tensor_bytes + inputs)
     if modules:
         return everything
@@ -79,12 +81,17 @@ def selectively_saved_bytes(
     row_parallel = {op.output for op in block.operations if op.is_row_parallel}
     products = by_division(block, ((name, element_bytes * widths[name]) for name in outputs), gathered=row_parallel)
     layer_input = selective_input_bytes(block, policy=policy, element_bytes=element_bytes)
-    statistics = kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
     return replace(
         products,
         sequence_bytes=layer_input + products.sequence_bytes,
-        tensor_bytes=products.tensor_bytes + statistics,
+        tensor_bytes=products.tensor_bytes + _statistic_bytes(block, kernels),
     )
+
+
+def _statistic_bytes(block: Block, kernels: Kernels) -> int:
+    """Return what flash attention keeps of a token beside its operands and its output."""
+    heads = sum(operation.heads for operation in block.operations if operation.kind is OperationKind.ATTENTION)
+    return kernels.flash_statistic_bytes * heads
 
 
 def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:

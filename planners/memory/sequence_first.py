@@ -1,6 +1,7 @@
 """What Transformer Engine's attention holds twice: its kernel wants batches first, all about it is sequence first.
 
-Source: Transformer Engine, attention/dot_product_attention/backends.py, `FlashAttention.forward`; Megatron-Core 0.16.1,
+Source: Transformer Engine, attention/dot_product_attention/backends.py, `FlashAttention.forward`, and utils.py,
+`get_attention_backend`, of heads whose values have another length than their keys; Megatron-Core 0.16.1,
 transformer/attention.py, `get_query_key_value_tensors`.
 """
 
@@ -15,10 +16,12 @@ def copied_output_bytes(block: Block, kernels: Kernels, *, attention: str, eleme
     """Return what a token's copy of the attention's output takes, which a micro-batch of several sequences has.
 
     The kernel keeps the output batch first, the matrix behind it sequence first; of one sequence both are the same.
+    Latent attention's is cuDNN's, which takes all as it is.
     """
     if not kernels.transformer_engine or attention == EAGER:
         return 0
-    return element_bytes * sum(operation.heads * operation.value_dim for operation in attentions_of(block))
+    plain = (operation for operation in attentions_of(block) if operation.key_dim == operation.value_dim)
+    return element_bytes * sum(operation.heads * operation.value_dim for operation in plain)
 
 
 def unrotated_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> int:

@@ -10,10 +10,15 @@ from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
 from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.compression import saved_routing_bytes
-from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes, rotary_table_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.logits import stage_logits
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.rotary_tables import (
+    has_tables_of_layers,
+    lasting_rotary_table_bytes,
+    rotary_table_bytes,
+    tables_of_layers,
+)
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
 from plimsoll.planners.memory.steps.step import UPDATE, Held, Step
 
@@ -48,6 +53,8 @@ def at_rest(asked: Question, *, keeps_gradients: BoolArray) -> AtRest:
     if job.profile.kernels.transformer_engine:
         # Each chunk is a model with a table of its own (`RotaryEmbedding.forward`).
         rotary = rotary * layouts.virtual_pipeline.astype(np.float64)
+    if has_tables_of_layers(job):
+        rotary = tables_of_layers(job, asked.rows.layers) / layouts.context_parallel
     tables = lasting_rotary_table_bytes(job)
     return AtRest(
         parameters=np.ceil(held.parameters) + tables if tables else np.ceil(held.parameters),

@@ -165,6 +165,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
     # The highest layer's own moments have it, as their residual's gradient.
     received = step.take("activations", "gradient of the next stage", NO_BYTES)
     step.shrink(lasting.p2p_buffers, stage.received_in_buffers)
+    remembered = step.carry("activations", "inputs that remembered scores hold, and their gradients")
     with step.where(stage.pairs):
         step.drop(next_input)
     for layer in step.each(stage.layers, downwards=True):
@@ -174,6 +175,9 @@ def resident(step: Step, stage: ResidentStage) -> None:
             held = step.take("activations", "gradient received, and what the output's graph holds", stage.of_output)
             step.drop(step.take("activations", "layers of two micro-batches", layer.bytes.paired), held)
         step.drop(kept[layer])
+        step.grow(remembered, layer.bytes.remembered)
+        with step.where(layer.is_highest):
+            step.shrink(remembered, layer.bytes.handed_down)
         if layer.bytes.is_multi_token:
             beside = step.take("activations", "gradients of stream and embedding", stage.further.at_table)
             step.drop(step.take("gradients", "embedding's gradient", stage.further.table_gradient), beside)
@@ -193,3 +197,4 @@ def resident(step: Step, stage: ResidentStage) -> None:
     step.phase = REDUCTION
     step.drop(others)
     update(step, rest)
+    step.drop(remembered)

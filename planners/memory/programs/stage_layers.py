@@ -20,6 +20,7 @@ from plimsoll.planners.memory.programs.chunks import WHOLE, chunk_parts, goes_ro
 from plimsoll.planners.memory.programs.multi_token import joint_bytes
 from plimsoll.planners.memory.programs.paired import paired_bytes
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.remembered import remembered_bytes
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_gathered, moments_of_whole
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import (
@@ -137,8 +138,11 @@ def _layer(
     is_mixture = bool(job.model.experts_per_token)
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
-        returned = np.where(recomputed, 0.0, np.maximum(backward.beside_combine - message, 0.0))
+        returned = np.where(recomputed, 0.0, backward.beside_combine)
     is_selective = layouts.recompute == SELECTIVE
+    remembered = handed_down = NO_BYTES
+    if is_mixture and are_grouped(kernels):
+        remembered, handed_down = remembered_bytes(asked, own, recomputed)
     runs_again = recomputed | is_selective
     beside = np.where(recomputed, at_work, np.where(is_selective, backward.mask, 0.0))
     whole_moments = []
@@ -179,6 +183,8 @@ def _layer(
         experts_gathered_again=some(experts_gathered_again),
         at_experts_reduced=np.ceil(at_experts_reduced),
         beside_reduction=beside_reduction,
+        remembered=remembered,
+        handed_down=handed_down,
         paired=some(np.ceil(paired_bytes(asked, own, _at_last_matrix(asked, held, own, recomputed)))),
     )
 

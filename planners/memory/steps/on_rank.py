@@ -142,6 +142,8 @@ class LayerOnRank:
       order, at its forward pass's end;
     - `beside_return`: what stands beside it for a moment as tokens come back from its experts.
     - `paired`: what is live of it and of another micro-batch's, where one is differentiated beside the other;
+    - `remembered`: what is held of it once it has been differentiated, until it goes forward again, and of that
+      `handed_down` to the layer below as its output's gradient;
     - `traffic` is what an engine adds that knows no units; `is_multi_token` marks a layer for multi-token prediction;
     - `at_experts`: what is live as its experts are gathered backwards, `at_experts_again` at the end of a second run of
       them, beside the buffer `experts_gathered_again`, `at_experts_reduced` as they are reduced, and then the moments
@@ -167,6 +169,8 @@ class LayerOnRank:
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
     paired: FloatArray = field(default_factory=lambda: NO_BYTES)
+    remembered: FloatArray = field(default_factory=lambda: NO_BYTES)
+    handed_down: FloatArray = field(default_factory=lambda: NO_BYTES)
     traffic: Traffic = NO_TRAFFIC
     is_multi_token: bool = False
 

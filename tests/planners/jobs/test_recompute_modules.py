@@ -89,7 +89,8 @@ def test_core_attention_drops_the_scores_alone():
         ("shared_experts", {"shared_gate", "shared_up", "shared_product"}),
         (
             "moe",
-            {"router_scores", "dispatched", "expert_gate", "expert_up", "expert_product", "expert_output"},
+            {"router_scores", "dispatched", "expert_gate", "expert_up", "expert_product", "expert_output"}
+            | {"shared_gate", "shared_up", "shared_product"},
         ),
     ],
 )

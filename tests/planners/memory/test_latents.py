@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.memory.latents import save_latents, weight_bytes
+from plimsoll.planners.memory.latents import save_latents, save_normed_latents, weight_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import llama
 
@@ -30,6 +30,12 @@ def test_a_frozen_norm_keeps_no_normalized_copy_and_a_frozen_router_no_input():
     kept = kept_of(LAYER, frozenset({"query_projection"}))
     assert kept["key_value_latent"] == pytest.approx((4 + 2) * 512 / 576)
     assert set(kept) == {"value", "key_value_latent"}
+
+
+def test_transformer_engine_s_norm_keeps_a_copy_of_the_rank_beside_its_output():
+    kept = {"key_value_latent": 2.0}
+    save_normed_latents(LAYER, kept, 2)
+    assert kept == {"key_value_latent": pytest.approx((2 + 2) * 512 / 576)}
 
 
 def test_the_router_s_input_is_kept_in_fp32_besides():

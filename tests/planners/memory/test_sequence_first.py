@@ -22,8 +22,8 @@ def test_queries_and_keys_are_one_product_with_the_values():
 def test_latent_attention_has_products_of_their_own():
     latent = describe_config(DEEPSEEK, name="latent").layers[0]
     assert unrotated_bytes(latent, KERNELS, **SIZES) == 0
-    # Values of 4 features of each of 4 heads.
-    assert copied_output_bytes(latent, KERNELS, **SIZES) == 2 * 4 * 4
+    # cuDNN's kernel takes them sequence first, and leaves the output so.
+    assert copied_output_bytes(latent, KERNELS, **SIZES) == 0
 
 
 def test_nothing_is_held_twice_without_the_kernel_or_without_transformer_engine():

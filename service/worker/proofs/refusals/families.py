@@ -25,13 +25,23 @@ def _model_type(asked: Asked) -> str:
 
 
 def _has_latents(asked: Asked) -> bool:
-    return asked.job.tracing.has_latent_attention
+    """Return whether keys and values are latents of transformers' model, which a stack's own divides by itself."""
+    return asked.job.tracing.has_latent_attention and not asked.stack.runs_own_model(asked.job)
+
+
+def _fused_latents(asked: Asked) -> str:
+    if not asked.stack.own_model:
+        return f"{_model_type(asked)!r} is traced without fused kernels only."
+    return (
+        f"{_model_type(asked)!r} is traced by {asked.stack.program}'s own code, in bf16-mixed or fp16-mixed, with "
+        "flash attention over whole sequences, AdamW or Muon."
+    )
 
 
 LATENTS_ARE_NOT_FUSED = Rule(
     broken=lambda asked: _has_latents(asked) and asked.stack.has_fused_kernels,
     pointer="/layout/framework",
-    words=lambda asked: f"{_model_type(asked)!r} is traced without fused kernels only.",
+    words=_fused_latents,
 )
 
 
@@ -59,7 +69,9 @@ LATENTS_ARE_NOT_SPLIT_BESIDE_EXPERTS = Rule(
 
 def _has_unknown_matrices(asked: Asked) -> bool:
     family, stack = asked.job.tracing, asked.stack
-    is_known = family.has_llama_matrices or (stack.groups_experts and family.groups_experts)
+    is_known = (
+        family.has_llama_matrices or (stack.groups_experts and family.groups_experts) or stack.runs_own_model(asked.job)
+    )
     is_asked = asked.job.tensor_parallel > 1 or stack.has_fused_kernels
     return not family.has_latent_attention and not is_known and is_asked
 

@@ -25,7 +25,8 @@ KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
 RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
-MIXTURE_MODULES = ("moe", "moe_act")
+MIXTURE_MODULES = ("moe", "moe_act", "shared_experts")
+LATENT_MODULES = ("mla_up_proj",)
 # What of a training request a job is read from or, as a choice of the planner's, its plan's layout has. A part
 # that is not among them changes the job in a way that no trace knows of.
 READ_TRAINING_PARTS = frozenset(
@@ -109,7 +110,9 @@ def _untraced_family(asked: Asked) -> str:
 
 
 FAMILY_IS_TRACED = Rule(
-    broken=lambda asked: traits(asked.job.config.get("model_type")).tracing is None,
+    broken=lambda asked: (
+        traits(asked.job.config.get("model_type")).tracing is None and not asked.stack.runs_own_model(asked.job)
+    ),
     pointer="/model/config/model_type",
     words=_untraced_family,
 )
@@ -133,7 +136,12 @@ GPIPE_HAS_ONE_CHUNK = Rule(
 def _recomputed_modules(asked: Asked) -> tuple[str, ...]:
     """Return the parts of a layer that are recomputed in a trace; a stack's own model knows those of mixtures."""
     is_own_mixture = asked.job.has_experts and asked.stack.runs_own_model(asked.job)
-    return (*RECOMPUTE_MODULES, *(MIXTURE_MODULES if is_own_mixture else ()))
+    is_own_latent = asked.job.tracing.has_latent_attention and asked.stack.runs_own_model(asked.job)
+    return (
+        *RECOMPUTE_MODULES,
+        *(MIXTURE_MODULES if is_own_mixture else ()),
+        *(LATENT_MODULES if is_own_latent else ()),
+    )
 
 
 def _untraced_module(asked: Asked) -> str | None:

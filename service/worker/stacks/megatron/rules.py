@@ -5,6 +5,7 @@ from __future__ import annotations
 from plimsoll.service.worker.jobs.job import FP8_MIXED, LAYER_NORM, MIXED_PRECISIONS
 from plimsoll.service.worker.jobs.rule import Asked, Rule
 from plimsoll.service.worker.jobs.states import keeps_master_weights
+from plimsoll.service.worker.stacks.megatron.core.jobs import has_own_layers
 
 PRODUCTS_IN_FP8_ARE_TRANSFORMER_ENGINE_S = Rule(
     broken=lambda asked: asked.job.precision == FP8_MIXED,
@@ -165,6 +166,13 @@ PAIRED_PASSES_ARE_TRACED = Rule(
     broken=lambda asked: asked.job.pairs_passes,
     pointer="/layout/overlap/expert_parallel",
     words="Passes of two micro-batches side by side run in a trace and not on a device yet.",
+)
+DESCRIBED_MODELS_ARE_TRACED = Rule(
+    broken=lambda asked: has_own_layers(asked.job),
+    pointer="/model/config/model_type",
+    words=lambda asked: (
+        f"Megatron-Core's layers of {asked.job.config.get('model_type')!r} run in a trace and not on a device yet."
+    ),
 )
 SHARED_BUFFERS_ARE_TRANSFORMER_ENGINE_S = Rule(
     broken=lambda asked: asked.job.asks_tensor_overlap and asked.job.tensor_parallel > 1,

@@ -11,6 +11,7 @@ from plimsoll.service.worker.jobs.rule import Subject
 from plimsoll.service.worker.jobs.stack import Notes, Replication, Stack
 from plimsoll.service.worker.stacks.megatron.core.jobs import runs_megatron_core
 from plimsoll.service.worker.stacks.megatron.rules import (
+    DESCRIBED_MODELS_ARE_TRACED,
     DIVIDED_STATES_ARE_ADAM_S,
     MULTI_TOKEN_PREDICTION_IS_MEGATRON_CORES,
     MULTI_TOKEN_PREDICTION_IS_TRACED,
@@ -71,7 +72,12 @@ STACK = Stack(
             STATES_ON_THE_HOST_ARE_COPIES,
         ),
         Subject.EXPERTS: RULES_OF_EXPERTS,
-        Subject.DEVICE: (MULTI_TOKEN_PREDICTION_IS_TRACED, PAIRED_PASSES_ARE_TRACED, MUON_IS_TRACED),
+        Subject.DEVICE: (
+            DESCRIBED_MODELS_ARE_TRACED,
+            MULTI_TOKEN_PREDICTION_IS_TRACED,
+            PAIRED_PASSES_ARE_TRACED,
+            MUON_IS_TRACED,
+        ),
     },
     own_code=f"{__package__}.own_code",
 )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
-from plimsoll.planners.memory.holdings import lasting_rotary_table_bytes
 from plimsoll.planners.memory.programs.at_rest import at_rest, begin, update, waiting_micro_batch
 from plimsoll.planners.memory.programs.question import question_of
+from plimsoll.planners.memory.rotary_tables import lasting_rotary_table_bytes
 from plimsoll.planners.memory.steps.at_stage import at_stage
 from plimsoll.planners.memory.steps.record import RecordedStep
 from plimsoll.planners.memory.steps.step import UPDATE

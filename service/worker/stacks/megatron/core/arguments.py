@@ -9,17 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
-from plimsoll.service.stacks.megatron.model import (
-    WITH_EXPERTS,
-    WITH_QUERY_BIAS,
-    WITH_QUERY_NORM,
-)
 from plimsoll.service.stacks.megatron.pipelines import division_fields
-from plimsoll.service.worker.jobs.config_keys import number_of_layers
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.stacks.megatron.core.jobs import MUON, uses_distributed_optimizer
+from plimsoll.service.worker.stacks.megatron.core.model_fields import has_latents, model_fields
 
 DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, "fp32": torch.float32}
 LEARNING_RATE = 1e-4  # no value is ever computed
@@ -43,25 +37,12 @@ def padded_vocabulary(job: TraceJob) -> int:
 
 def transformer_config(job: TraceJob) -> Any:
     """Return the model's and its layout's config."""
-    from megatron.core.transformer.transformer_config import TransformerConfig
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-    config, family = job.config, job.config["model_type"]
-    heads, dtype = config["num_attention_heads"], DTYPES[job.precision]
-    return TransformerConfig(
-        num_layers=number_of_layers(config),
-        hidden_size=config["hidden_size"],
-        ffn_hidden_size=config["intermediate_size"],
-        num_attention_heads=heads,
-        num_query_groups=config.get("num_key_value_heads") or heads,
-        kv_channels=config.get("head_dim") or config["hidden_size"] // heads,
-        normalization="RMSNorm",
-        gated_linear_unit=True,
-        activation_func=nn.functional.silu,
-        add_bias_linear=False,
-        add_qkv_bias=family in WITH_QUERY_BIAS,
-        qk_layernorm=family in WITH_QUERY_NORM,
-        attention_dropout=config.get("attention_dropout", 0.0),
-        hidden_dropout=0.0,
+    dtype = DTYPES[job.precision]
+    kind = MLATransformerConfig if has_latents(job) else TransformerConfig
+    return kind(
+        **model_fields(job),
         perform_initialization=False,
         params_dtype=dtype,
         pipeline_dtype=dtype,
@@ -69,7 +50,6 @@ def transformer_config(job: TraceJob) -> Any:
         fp16=dtype is torch.float16,
         bias_activation_fusion=True,
         bias_dropout_fusion=True,
-        apply_rope_fusion=True,
         gradient_accumulation_fusion=True,
         deallocate_pipeline_outputs=True,
         batch_p2p_comm=job.virtual_pipeline == 1,
@@ -77,7 +57,6 @@ def transformer_config(job: TraceJob) -> Any:
         mtp_num_layers=job.multi_token_prediction or None,
         **_layout(job),
         **_recomputation(job),
-        **_experts(job),
     )
 
 
@@ -105,20 +84,6 @@ def _recomputation(job: TraceJob) -> dict[str, Any]:
         return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     layers = job.recompute_layers // job.virtual_pipeline
     return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
-
-
-def _experts(job: TraceJob) -> dict[str, Any]:
-    config = job.config
-    if config["model_type"] not in WITH_EXPERTS:
-        return {}
-    return {
-        "num_moe_experts": config.get("num_local_experts") or config["num_experts"],
-        "moe_router_topk": job.experts_per_token,
-        "moe_ffn_hidden_size": config.get("moe_intermediate_size") or config["intermediate_size"],
-        "moe_router_load_balancing_type": "aux_loss",
-        "moe_token_dispatcher_type": "alltoall",
-        "moe_grouped_gemm": True,
-    }
 
 
 def data_parallel_config(job: TraceJob) -> Any:

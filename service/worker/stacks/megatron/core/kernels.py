@@ -81,6 +81,19 @@ class Rows(layers.RowParallelLinear):  # type: ignore[misc]
     _forward_impl = _product
 
 
+class Whole(nn.Module):
+    """A matrix that every tensor-parallel rank has whole, for its own tokens (`TELinear`, "duplicated")."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **_settings: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, hidden: torch.Tensor) -> tuple[Any, None]:
+        """Return the product, and no bias."""
+        return _Product.apply(hidden, self.weight, None, True, False, False, None, 0, None), None
+
+
 def _norm_weight(config: Any, length: int) -> nn.Parameter:
     weight = nn.Parameter(torch.empty(length, dtype=config.params_dtype))
     weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
@@ -108,7 +121,9 @@ class NormedColumns(Columns):
 
     def forward(self, hidden: torch.Tensor) -> Any:
         """Return the product with what is normalized, and the bias that is still to be added."""
-        return super().forward(FusedRmsNorm.apply(hidden, self.layer_norm_weight))  # type: ignore[no-untyped-call]
+        # A view, as half of a product, is copied (module/base.py, `prepare_forward`).
+        normed = FusedRmsNorm.apply(hidden.contiguous(), self.layer_norm_weight)  # type: ignore[no-untyped-call]
+        return super().forward(normed)
 
 
 class Rotation(torch.autograd.Function):
@@ -209,6 +224,10 @@ class Modules(LocalSpecProvider):  # type: ignore[misc]
 
     def __init__(self, attention: ModuleSpec) -> None:
         self._attention = attention
+
+    def linear(self) -> type:
+        """Return the matrix that every rank has whole."""
+        return Whole
 
     def column_parallel_linear(self) -> type:
         """Return the matrix that is split by columns."""

@@ -75,6 +75,7 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         stack.enter_context(_causal_masks())
         stack.enter_context(_without_random_states())
         stack.enter_context(_kernels_in_place())
+        stack.enter_context(_latents_in_place())
         stack.enter_context(OnTheCpu())
         stack.enter_context(ScalarsOfFakeTensors())
         if job.states_on_host:
@@ -209,6 +210,14 @@ def _kernels_in_place() -> Iterator[None]:
         names_given(fused_bias_swiglu, swiglu=half, weighted_swiglu=half, swiglu_back=back),
         names_given(fused_bias_swiglu, weighted_swiglu_back=weighted_back),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _latents_in_place() -> Iterator[None]:
+    from plimsoll.service.worker.stacks.megatron.core.latent_attention import latent_attention_in_place
+
+    with latent_attention_in_place():
         yield
 
 

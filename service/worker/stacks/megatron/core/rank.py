@@ -29,6 +29,7 @@ from plimsoll.service.worker.stacks.megatron.core.arguments import (
 )
 from plimsoll.service.worker.stacks.megatron.core.dealing import fullest_rank
 from plimsoll.service.worker.stacks.megatron.core.jobs import MUON, deals_parameters
+from plimsoll.service.worker.stacks.megatron.core.model_fields import has_latents, rotary_fraction
 from plimsoll.service.worker.training.engine import Making, Standing
 from plimsoll.service.worker.training.foreign_code import MadeStorages, all_standing, making_method, names_given
 from plimsoll.service.worker.training.parallel.pipeline import traced_micro_batches
@@ -254,31 +255,27 @@ def _models(job: TraceJob, config: Any, stage: PipelineStage) -> list[Any]:
     """Return the stage's chunks of the model."""
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel, gpt_layer_specs
-    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
     from plimsoll.service.worker.stacks.megatron.core.kernels import Modules
 
     modules = Modules(_attention(job))
-    with names_given(gpt_layer_specs, TESpecProvider=lambda: modules):
-        layer = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            num_experts=config.num_moe_experts,
-            moe_grouped_gemm=config.moe_grouped_gemm,
-            qk_layernorm=config.qk_layernorm,
-        )
     chunks = []
     for part in job.chunks_of(stage):
         chunk = part.chunk if part.chunks > 1 else None
-        layers = get_num_layers_to_build(config, vp_stage=chunk)
+        with names_given(gpt_layer_specs, TESpecProvider=lambda: modules):
+            layers = gpt_layer_specs.get_gpt_decoder_block_spec(config, use_transformer_engine=True, vp_stage=chunk)
+            further = gpt_layer_specs.get_gpt_decoder_layer_specs(config, use_transformer_engine=True)[-1]
         model = GPTModel(
             config,
-            TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=modules.layer_norm()),
+            layers,
             vocab_size=padded_vocabulary(job),
             max_sequence_length=job.sequence_length,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
             share_embeddings_and_output_weights=bool(job.config.get("tie_word_embeddings")),
             position_embedding_type="rope",
-            mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec_for_backend(config, layer, modules, vp_stage=chunk),
+            rotary_percent=rotary_fraction(job),
+            mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec_for_backend(config, further, modules, vp_stage=chunk),
             vp_stage=chunk,
         )
         _check_layers(model, part, number_of_layers(job.config))
@@ -317,10 +314,13 @@ def _attention(job: TraceJob) -> Any:
     from megatron.core.transformer.spec_utils import ModuleSpec
 
     from plimsoll.service.worker.stacks.megatron.core.kernels import CoreAttention
+    from plimsoll.service.worker.stacks.megatron.core.latent_attention import LatentCoreAttention
     from plimsoll.service.worker.stacks.megatron.core.unfused_attention import UnfusedAttention
 
     if job.attention == "eager":
         return ModuleSpec(module=UnfusedAttention)
+    if has_latents(job):
+        return ModuleSpec(module=LatentCoreAttention)
     ring = context_mesh(job, "cpu") if job.context_parallel > 1 else None
     return ModuleSpec(module=CoreAttention, params={"ring": ring})
 

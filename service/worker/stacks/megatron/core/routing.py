@@ -54,10 +54,22 @@ def tokens_shared_out(experts_per_token: int) -> Iterator[None]:
 
     with (
         replaced(MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _counted),
-        names_given(moe_utils, te_general_gemm=None),  # a router in its input's format casts nothing either way
+        names_given(moe_utils, te_general_gemm=_router_product),
         ChosenByMask(experts_per_token),
     ):
         yield
+
+
+def _router_product(
+    first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype, *, layout: str, **_kinds: Any
+) -> tuple[torch.Tensor]:
+    """Return a product in a format of its own, of matrices each of which is transposed or not (`general_gemm`).
+
+    Source: Transformer Engine, pytorch/cpp_extensions/gemm.py: operands are as a column-major library has them.
+    """
+    columns = first.size(0) if layout[0] == "T" else first.size(1)
+    rows = second.size(1) if layout[1] == "T" else second.size(0)
+    return (second.new_empty(rows, columns, dtype=dtype),)
 
 
 def _counted(dispatcher: Any, point: str, tokens_per_expert: Any = None) -> Any:

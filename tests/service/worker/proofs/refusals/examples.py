@@ -184,8 +184,8 @@ OF_FAMILIES = (
     Example(
         rule=families.LATENTS_ARE_NOT_FUSED,
         pointer="/layout/framework",
-        broken={**MEGATRON, "config": LATENT},
-        obeyed={"config": LATENT},
+        broken={**MEGATRON, "config": LATENT, "attention": "eager"},
+        obeyed={**MEGATRON, "config": LATENT},
     ),
     Example(
         rule=families.LATENTS_ARE_SPLIT_BY_HEAD,
@@ -585,6 +585,12 @@ OF_DEVICES = (
         pointer="/training/optimizer",
         broken={**MEGATRON, "optimizer": "muon"},
         obeyed=MEGATRON,
+    ),
+    Example(
+        rule=of_megatron.DESCRIBED_MODELS_ARE_TRACED,
+        pointer="/model/config/model_type",
+        broken={**MEGATRON, "config": LATENT},
+        obeyed={**MEGATRON, "config": MIXTRAL},
     ),
     Example(
         rule=of_megatron.PAIRED_PASSES_ARE_TRACED,

@@ -118,13 +118,27 @@ def test_latent_attention_is_traced_with_selective_recomputation_and_as_torchtit
         ({"framework": "accelerate"}, "/layout/tensor_parallel"),
         ({"context_parallel": 2}, "/layout/tensor_parallel"),
         ({"expert_parallel": 2}, "/layout/expert_parallel"),
-        ({"framework": "megatron", "zero_stage": 1}, "/layout/framework"),
+        ({"framework": "megatron", "zero_stage": 1, "context_parallel": 2}, "/layout/framework"),
+        ({"framework": "megatron", "zero_stage": 1, "attention": "eager"}, "/layout/framework"),
     ],
 )
 def test_latent_attention_that_no_stand_in_runs_is_refused(changes, pointer):
     with pytest.raises(NotYetAvailable) as refusal:
         check(**SPLIT | changes)
     assert refusal.value.pointer == pointer
+
+
+@pytest.mark.parametrize("modules", [("mla_up_proj",), ("shared_experts", "moe_act"), ("moe", "layernorm", "mlp")])
+def test_megatron_core_traces_parts_of_latent_attention_and_of_mixtures_with_shared_experts(modules):
+    experts = {"framework": "megatron", "zero_stage": 1, "expert_parallel": 2, "data_parallel": 2}
+    check(**SPLIT | experts, recompute="selective", recompute_modules=modules)
+
+
+def test_megatron_core_traces_a_family_whose_code_is_not_transformers():
+    kimi = LATENT | {"model_type": "kimi_k2"}
+    check(framework="megatron", zero_stage=1, config=kimi)
+    with pytest.raises(NotYetAvailable, match="its code lies beside its weights"):
+        check(config=kimi)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""What the scores that a mixture's dispatcher remembers hold on to once the mixture has been recomputed.
+
+Megatron-Core's dispatcher names its latest scores until the layer goes forward again, and with them their graph. Where
+a layer is recomputed that begins with a tensor of its own, the second run's input, which has a gradient.
+
+Source: Megatron-Core 0.16.1, core/tensor_parallel/random.py (`CheckpointFunction.backward`), and
+core/transformer/moe/token_dispatcher.py (`MoEAlltoAllTokenDispatcher.dispatch_preprocess`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plimsoll.planners.jobs.recompute_modules import MIXTURE
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.memory.activity import LayerActivity
+from plimsoll.planners.memory.programs.paired import REMEMBERED_TENSORS
+from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
+
+
+def remembered_bytes(asked: Question, own: LayerActivity, recomputed: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return what is held of a layer that has been differentiated, and what of it the layer below has as well.
+
+    That is the gradient of the latter's output, where the whole layer was recomputed. Nothing of a dense layer.
+    """
+    if not own.saved_routing.any():
+        return NO_BYTES, NO_BYTES
+    message = np.ceil(asked.active.p2p_message)
+    of_mixture = (asked.layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in asked.job.recompute_modules)
+    remembered = np.where(recomputed | of_mixture, REMEMBERED_TENSORS * message, 0.0)
+    return some(remembered), some(np.where(recomputed, message, 0.0))
