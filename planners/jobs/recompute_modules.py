@@ -19,7 +19,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import ByIdentity
 
 CORE_ATTENTION, LAYER_NORM, FEED_FORWARD, MIXTURE = "core_attn", "layernorm", "mlp", "moe"
-EXPERT_ACTIVATION = "moe_act"
+EXPERT_ACTIVATION, LATENT_UP_PROJECTION = "moe_act", "mla_up_proj"
 ATTENTION_NORM, FEED_FORWARD_NORM = "attention_norm", "feed_forward_norm"
 LATENT_UP_PROJECTIONS = ("query_up", "key_value_up")
 # Sets of some hundred models, on a few stacks.
@@ -58,7 +58,7 @@ MODULES: Mapping[str, Module] = {
     MIXTURE: Module(holds=lambda op: _is_expert(op) or _is_shared(op), discards_outputs=False),
     EXPERT_ACTIVATION: Module(holds=lambda op: op.name == "expert_activation", discards_outputs=True),
     "shared_experts": Module(holds=_is_shared, discards_outputs=False),
-    "mla_up_proj": Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
+    LATENT_UP_PROJECTION: Module(holds=lambda op: op.name in LATENT_UP_PROJECTIONS, discards_outputs=True),
 }
 # The norm before these, where it is a module of its own, is left alone: its output is the input that they keep.
 KEEP_THE_NORM_BEFORE = (FEED_FORWARD, MIXTURE)
@@ -76,7 +76,7 @@ def check_modules(modules: tuple[str, ...], model: ModelSpec) -> None:
 
 
 # From what spares most for the time that it takes again to what spares least; whole experts come in place of parts.
-IN_ORDER = (LAYER_NORM, EXPERT_ACTIVATION, "mla_up_proj", "shared_experts", FEED_FORWARD)
+IN_ORDER = (LAYER_NORM, EXPERT_ACTIVATION, LATENT_UP_PROJECTION, "shared_experts", FEED_FORWARD)
 # So many of the first are tried with and without each other.
 MOST_APART = 3
 # Megatron-Core 0.16.1, transformer/transformer_config.py: delayed scaling in 8 bits does not support them.
@@ -121,18 +121,30 @@ def again(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> tuple
 
 def dropped(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> frozenset[str]:
     """Return the tensors of a layer that nobody keeps for the backward pass."""
-    names: set[str] = set()
-    for name in modules:
-        inside = tuple(_again(block, name, modules, fuses_norms))
-        outputs = {operation.output for operation in inside}
-        if not MODULES[name].discards_outputs:
-            outside = [operation for operation in block.operations if operation not in inside]
-            outputs -= {tensor for operation in outside for tensor in operation.inputs}
-        elif name == "mla_up_proj":
-            # The keys' half and the values' come out of one product.
-            outputs |= {tensor for operation in _operations(block, CORE_ATTENTION) for tensor in operation.inputs}
-        names |= outputs
-    return frozenset(names)
+    names = (_dropped_by(name, block, modules, fuses_norms) for name in modules)
+    return frozenset().union(*names)
+
+
+def restored(block: Block, modules: tuple[str, ...], *, fuses_norms: bool) -> frozenset[str]:
+    """Return the tensors that stand twice once they are back: as they are computed again, and where they had been.
+
+    Source: Megatron-Core 0.16.1, core/tensor_parallel/random.py, `CheckpointWithoutOutput._recompute`.
+    """
+    discarding = (name for name in modules if MODULES[name].discards_outputs and name != EXPERT_ACTIVATION)
+    return frozenset().union(*(_dropped_by(name, block, modules, fuses_norms) for name in discarding))
+
+
+def _dropped_by(name: str, block: Block, modules: tuple[str, ...], fuses_norms: bool) -> set[str]:
+    """Return what is not kept because of one of the modules."""
+    inside = tuple(_again(block, name, modules, fuses_norms))
+    outputs = {operation.output for operation in inside}
+    if not MODULES[name].discards_outputs:
+        outside = [operation for operation in block.operations if operation not in inside]
+        return outputs - {tensor for operation in outside for tensor in operation.inputs}
+    if name == LATENT_UP_PROJECTION:
+        # The keys' half and the values' come out of one product.
+        outputs |= {tensor for operation in _operations(block, CORE_ATTENTION) for tensor in operation.inputs}
+    return outputs
 
 
 def has_norm_apart(block: Block) -> bool:

@@ -20,6 +20,7 @@ from plimsoll.planners.memory.layer_events import saved_with_and_without_input_g
 from plimsoll.planners.memory.preference_loss import compares, learns_head, preference_loss
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.rotary_tables import rotary_cast_bytes
+from plimsoll.planners.memory.selective import ThrownAway
 from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
@@ -42,6 +43,7 @@ class LayerBackward:
     - `at_second_norm`, `at_input_norm`: at the norm between attention and feed-forward, and at the layer's first one;
       `at_last_norm`: at one behind the last matrix;
       `attention_gradients`: at its attention, with `returned_scores` besides where they come from the host;
+      `brings_back`: whether that is a moment of its own, since its operands come back no sooner;
       `at_first_matmuls`: after the first products of its feed-forward;
     - of a mixture, `beside_combine`: beside the layer as tokens return from their experts; `at_recomputed_combine`: the
       same during recomputation; `at_expert_matmuls`, `at_combine`, `at_expert_reduction`: at the experts' first
@@ -59,6 +61,7 @@ class LayerBackward:
     at_second_norm: FloatArray
     at_last_norm: FloatArray
     attention_gradients: FloatArray
+    brings_back: bool
     returned_scores: FloatArray
     at_first_matmuls: FloatArray
     last_matmul_gradients: FloatArray
@@ -227,6 +230,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_second_norm=at_second_norm,
             at_last_norm=NO_BYTES if layer.at_last_norm is NOTHING_SAVED else share.of(layer.at_last_norm),
             attention_gradients=attention_gradients,
+            brings_back=False,
             returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
             if layer.returned_score_bytes
             else NO_BYTES,
@@ -242,6 +246,8 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
+    if layer.thrown_away is not None and (layouts.recompute == SELECTIVE).any():
+        of_kind = replace(of_kind, backward=_brought_back(of_kind.backward, layer.thrown_away, share))
     if layer.unfused is not None:
         return _with_scores(of_kind, layer.unfused, share, size)
     if layer.copied_output_bytes:
@@ -307,6 +313,23 @@ def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
     return replace(own, **changed)
 
 
+def _brought_back(own: LayerBackward, thrown: ThrownAway, share: RankShare) -> LayerBackward:
+    """Return a layer whose attention's operands come back late, and stand twice then, as what its last norm made."""
+    of_modules = share.layouts.recompute == SELECTIVE
+
+    def where_selective(saved: SavedBytes) -> FloatArray:
+        return np.where(of_modules, share.of(saved), 0.0)
+
+    late, again, beside = map(
+        where_selective, (thrown.until_attention, thrown.at_attention, thrown.within_feed_forward)
+    )
+    return replace(
+        _beside_attention(own, beside - late),
+        attention_gradients=own.attention_gradients + again,
+        brings_back=thrown.at_attention != NOTHING_SAVED,
+    )
+
+
 def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> LayerActivity:
     """Return a layer with what its attention holds sequence first and batch first (`sequence_first.py`)."""
     layouts = share.layouts
@@ -335,8 +358,12 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     if EXPERT_ACTIVATION not in job.recompute_modules:
         return left
     # Computed again for the last matrix, the product of the halves stays until they have been differentiated.
-    product = replace(NOTHING_SAVED, expert_bytes=layer.whole.expert_bytes - layer.selective.expert_bytes)
-    return np.where(share.layouts.recompute == SELECTIVE, left + share.of(product), left)
+    return np.where(share.layouts.recompute == SELECTIVE, left + share.of(_expert_product(layer)), left)
+
+
+def _expert_product(layer: LayerBytes) -> SavedBytes:
+    """Return what of an expert is thrown away: the product of its halves."""
+    return replace(NOTHING_SAVED, expert_bytes=layer.whole.expert_bytes - layer.selective.expert_bytes)
 
 
 def _beside_second_run(layer: LayerBytes, stream: FloatArray, casts: BoolArray, job: Job) -> FloatArray:
@@ -418,6 +445,9 @@ def _combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     """Return the live bytes as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
     own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
     live = np.where(share.layouts.expert_parallel > 1, own, whole)
+    if EXPERT_ACTIVATION in job.recompute_modules:
+        # It is computed again behind this, for the experts' last matrix.
+        live = live - np.where(share.layouts.recompute == SELECTIVE, share.of(_expert_product(layer)), 0.0)
     if not layer.grouped_sent_bytes or layer.parts_sum_widening <= 1:
         return live
     # The gradient in fp32 beside its copy in 16 bits, where two of those were counted.

@@ -47,11 +47,13 @@ from plimsoll.planners.memory.recurrent import scan_workspace_bytes
 from plimsoll.planners.memory.repeated_saves import RepeatedSaves, repeated_saves
 from plimsoll.planners.memory.routing import latest_routing_bytes, score_bytes
 from plimsoll.planners.memory.selective import (
+    ThrownAway,
     exchanged_bytes,
     not_recomputed_bytes,
     scattered_bytes,
     selective_input_bytes,
     selectively_saved_bytes,
+    thrown_away,
 )
 from plimsoll.planners.memory.sequence_first import copied_output_bytes, unrotated_bytes
 from plimsoll.planners.memory.state_space import StateSpaceScan, state_space_scan
@@ -110,6 +112,7 @@ class LayerBytes:
     again: RepeatedSaves
     cast_again: RepeatedSaves
     selective: SavedBytes
+    thrown_away: ThrownAway | None
     at_second_norm: SavedBytes
     at_last_norm: SavedBytes
     attention_gradients: SavedBytes
@@ -220,6 +223,7 @@ def _layer_bytes(
             adds_biases_apart=casts_products,
             modules=modules,
         ),
+        thrown_away=thrown_away(block, kernels, whole, **sizes, modules=modules),
         at_second_norm=live_at_second_norm(block, kernels, **learning),
         at_last_norm=live_at_last_norm(block, kernels, **learning),
         attention_gradients=live_at_attention(block, kernels, **learning),

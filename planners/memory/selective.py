@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Split, Weight
-from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, dropped
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, dropped, restored
 from plimsoll.planners.memory.activations import (
     DISPATCHED_TENSORS,
     EXPERT_TENSORS,
+    QUERY,
     ROUTER,
     SavedBytes,
     by_division,
     checkpoint_width,
     saved_bytes,
 )
+from plimsoll.planners.memory.latents import KEY_VALUE_LATENT
 from plimsoll.planners.memory.unfused_attention import (
     is_unfused,
     recomputed_inputs_bytes,
@@ -23,6 +25,7 @@ from plimsoll.planners.memory.unfused_attention import (
 )
 from plimsoll.planners.stacks.records import Kernels
 
+ATTENTION_OPERANDS = frozenset(("attention_input", "query", "key", "value"))
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
 PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}
 
@@ -85,6 +88,53 @@ def selectively_saved_bytes(
         products,
         sequence_bytes=layer_input + products.sequence_bytes,
         tensor_bytes=products.tensor_bytes + _statistic_bytes(block, kernels),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrownAway:
+    """What of a layer is thrown away and comes back in its backward pass, where Megatron-Core's modules say so.
+
+    `until_attention` is not back before the attention is differentiated, behind the whole feed-forward. Back, tensors
+    stand twice: those `at_attention`, and `within_feed_forward` from the layer's first moment on.
+    Source: Megatron-Core 0.16.1, core/tensor_parallel/random.py, `CheckpointWithoutOutput`.
+    """
+
+    until_attention: SavedBytes
+    at_attention: SavedBytes
+    within_feed_forward: SavedBytes
+
+
+def thrown_away(
+    block: Block,
+    kernels: Kernels,
+    everything: SavedBytes,
+    *,
+    attention: str,
+    element_bytes: int,
+    modules: tuple[str, ...],
+) -> ThrownAway | None:
+    """Return what of `everything` is thrown away; None where that is nothing, or only within experts."""
+    names = restored(block, modules, fuses_norms=kernels.transformer_engine)
+    if not names:
+        return None
+    of_attention = names & ATTENTION_OPERANDS
+    left = saved_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=of_attention)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    # The latent that a second run begins with is a part of a product, which is copied for its norm.
+    begins = {KEY_VALUE_LATENT} & widths.keys() if QUERY in names else set()
+    again, beside = (
+        by_division(block, ((name, element_bytes * widths[name]) for name in part), gathered=())
+        for part in (of_attention | begins, names - of_attention)
+    )
+    return ThrownAway(
+        until_attention=SavedBytes(
+            gathered_bytes=everything.gathered_bytes - left.gathered_bytes,
+            sequence_bytes=everything.sequence_bytes - left.sequence_bytes,
+            tensor_bytes=everything.tensor_bytes - left.tensor_bytes,
+        ),
+        at_attention=again,
+        within_feed_forward=beside,
     )
 
 

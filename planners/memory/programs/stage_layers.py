@@ -294,6 +294,8 @@ def _moments(
     softmax = []
     if layer.mask.any() or is_unfused(job.attention, kernels):
         softmax.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
+    if layer.brings_back:
+        softmax.append(Moment("attention", _at_attention(asked, layer, recomputed), NO_BYTES))
     if is_mixture and are_grouped(kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
         last = _at_last_matrix(asked, held, own, recomputed)

@@ -136,7 +136,7 @@ GPIPE_HAS_ONE_CHUNK = Rule(
 def _recomputed_modules(asked: Asked) -> tuple[str, ...]:
     """Return the parts of a layer that are recomputed in a trace; a stack's own model knows those of mixtures."""
     is_own_mixture = asked.job.has_experts and asked.stack.runs_own_model(asked.job)
-    is_own_latent = asked.job.tracing.has_latent_attention and asked.stack.runs_own_model(asked.job)
+    is_own_latent = "kv_lora_rank" in asked.job.config and asked.stack.runs_own_model(asked.job)
     return (
         *RECOMPUTE_MODULES,
         *(MIXTURE_MODULES if is_own_mixture else ()),
