@@ -194,6 +194,46 @@ GROUPED_WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "expert_parallel": 2, "pipeline_parallel": 2},
     {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 4, "pipeline_parallel": 2},
 )
+PARTS_OF_LATENTS = {"modules": ("mla_up_proj", "layernorm", "moe_act")}
+FOUR_STAGES = MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 4, "micro_batches": 24}
+# Run by Megatron-Core's own latent attention, shared experts and routers that a bias balances.
+GROUPED_LATENT_CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
+    (LATENT, MEGATRON | {"sequence_length": 4096, "expert_parallel": 8}, 5),
+    (LATENT, MEGATRON | {"sequence_length": 4096, "expert_parallel": 8, "recompute": PARTS_OF_LATENTS}, 5),
+    (
+        LATENT,
+        FOUR_STAGES | {"expert_parallel": 8, "gpus": 32, "recompute": "full", "pipeline_layout": "first=4,last=3"},
+        13,
+    ),
+    (
+        LATENT,
+        FOUR_STAGES
+        | {"expert_parallel": 8, "gpus": 64, "recompute": "selective", "pipeline_layout": "first=4,last=3"}
+        | SPLIT_SEQUENCE,
+        13,
+    ),
+    (
+        "moonshotai/Kimi-K2-Instruct",
+        FOUR_STAGES | {"expert_parallel": 16, "gpus": 64, "recompute": {"modules": ("mla_up_proj", "shared_experts")}},
+        8,
+    ),
+    (
+        "moonshotai/Moonlight-16B-A3B",
+        MEGATRON | {"sequence_length": 8192, "expert_parallel": 8, "recompute": "full", "gpus": 16} | SPLIT_SEQUENCE,
+        5,
+    ),
+    (
+        "moonshotai/Moonlight-16B-A3B",
+        MEGATRON | {"sequence_length": 4096, "expert_parallel": 4, "pipeline_parallel": 2, "micro_batches": 12},
+        8,
+    ),
+    (LATENT_MIXTURE, MEGATRON | {"sequence_length": 4096, "expert_parallel": 4, "micro_batch": 2}, 5),
+    (LATENT_MIXTURE, MEGATRON | {"sequence_length": 4096, "expert_parallel": 8, "recompute": {"modules": ("moe",)}}, 7),
+    ("zai-org/GLM-4.5-Air", MEGATRON | {"sequence_length": 4096, "expert_parallel": 4} | SPLIT_SEQUENCE, 4),
+    ("zai-org/GLM-4.5-Air", MEGATRON | {"sequence_length": 4096, "expert_parallel": 8, "recompute": "full"}, 6),
+    ("Qwen/Qwen1.5-MoE-A2.7B", MEGATRON | {"sequence_length": 4096, "expert_parallel": 4}, 4),
+    ("Qwen/Qwen1.5-MoE-A2.7B", MEGATRON | {"sequence_length": 8192, "expert_parallel": 4, "recompute": "full"}, 8),
+)
 INTERLEAVED = {"pipeline_parallel": 2, "virtual_pipeline": 2}
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
@@ -474,6 +514,7 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in UNLIKE_CASES)
+    yield from (Case(model=model, way=way, layers=layers) for model, way, layers in GROUPED_LATENT_CASES)
     for model in MEGATRON_MIXTURES:
         yield from (Case(model=model, way=way) for way in GROUPED_WAYS)
 

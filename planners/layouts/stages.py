@@ -328,8 +328,19 @@ def layers_of_lowest(layouts: Candidates, pipelines: Pipelines) -> IntArray:
     return lowest
 
 
+def layers_of_highest(layouts: Candidates, pipelines: Pipelines) -> IntArray:
+    """Return the layers of each stage's highest chunk."""
+    (layers,) = pipelines.of_tables(_layers_of_highest, axes=len(layouts.shape))
+    highest: IntArray = layers
+    return highest
+
+
 def _layers_of_lowest(pipeline: Pipeline) -> IntArray:
     return np.array([pipeline.division.layers[: pipeline.degree]])
+
+
+def _layers_of_highest(pipeline: Pipeline) -> IntArray:
+    return np.array([pipeline.division.layers[-pipeline.degree :]])
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LISTS)

@@ -12,11 +12,29 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.stages import layers_of_highest
 from plimsoll.planners.memory.activity import LayerActivity
 from plimsoll.planners.memory.programs.paired import REMEMBERED_TENSORS
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, some
+
+
+def remembered_below_head(asked: Question) -> FloatArray:
+    """Return what an interleaved last stage holds of its other chunks' layers as its highest one is at work.
+
+    Between two passes of that each of the others was last gone through backwards, once there is a second round.
+    """
+    layouts, rows, job = asked.layouts, asked.rows, asked.job
+    mixtures = [layer for layer in asked.active.layers if layer.saved_routing.any()]
+    if not mixtures or not job.profile.kernels.transformer_engine or layouts.virtual_pipeline.max() == 1:
+        return NO_BYTES
+    is_whole = (layouts.recompute == FULL) & (layouts.full_layers == ALL_LAYERS)
+    of_mixture = (layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules)
+    goes_round = layouts.micro_batches(job.global_batch_size) > layouts.pipeline_parallel
+    others = rows.layers - layers_of_highest(layouts, rows.pipelines)
+    exists = rows.has_head & (layouts.virtual_pipeline > 1) & goes_round & (is_whole | of_mixture)
+    return some(np.where(exists, REMEMBERED_TENSORS * others * np.ceil(asked.active.p2p_message), 0.0))
 
 
 def remembered_bytes(asked: Question, own: LayerActivity, recomputed: BoolArray) -> tuple[FloatArray, FloatArray]:

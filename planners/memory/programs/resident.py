@@ -24,6 +24,7 @@ from plimsoll.planners.memory.programs.at_rest import (
 from plimsoll.planners.memory.programs.multi_token import MultiToken, multi_token
 from plimsoll.planners.memory.programs.paired import held_by_outputs, waiting_bytes
 from plimsoll.planners.memory.programs.question import Question
+from plimsoll.planners.memory.programs.remembered import remembered_below_head
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, only, some
@@ -74,6 +75,7 @@ class ResidentStage:
     tied_gradient: FloatArray
     at_embedding: FloatArray
     further: MultiToken
+    remembered_below_head: FloatArray
 
 
 def resident_stage(asked: Question) -> ResidentStage:
@@ -123,6 +125,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         tied_gradient=some(np.where(is_summed, np.ceil(embedding), 0.0)),
         at_embedding=np.where(adds_up, np.ceil(_stream_gradient(asked) + received), 0.0),
         further=further,
+        remembered_below_head=remembered_below_head(asked),
     )
 
 
@@ -151,6 +154,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
     step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end))
     step.resize(others, stage.others_at_head)
     head = step.take("activations", "kept by the head", stage.head)
+    below_head = step.take("activations", "inputs that scores of other chunks hold", stage.remembered_below_head)
     further_logits = step.take("logits", "kept of further tokens' logits", stage.further.logits)
     named_logits = step.take("logits", "logits of the last of them", stage.further.named_logits)
     logits = step.take("logits", "logits", stage.logits)
@@ -178,6 +182,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
         step.grow(remembered, layer.bytes.remembered)
         with step.where(layer.is_highest):
             step.shrink(remembered, layer.bytes.handed_down)
+            step.drop(below_head)
         if layer.bytes.is_multi_token:
             beside = step.take("activations", "gradients of stream and embedding", stage.further.at_table)
             step.drop(step.take("gradients", "embedding's gradient", stage.further.table_gradient), beside)

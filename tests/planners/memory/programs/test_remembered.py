@@ -36,6 +36,23 @@ def test_a_mixture_that_is_recomputed_by_itself_leaves_its_own():
     assert remembered(modules=("moe",))[-1] == 2 * 4
 
 
+@pytest.mark.parametrize(("micro_batches", "layers"), [(8, 1), (2, 0)])
+def test_an_interleaved_last_stage_remembers_its_other_chunk_at_the_loss_once_there_is_a_second_round(
+    micro_batches, layers
+):
+    # Of four layers each of two stages has one in each of two chunks.
+    found = events(
+        "megatron",
+        stage=1,
+        model=MODEL,
+        sequence_length=32,
+        global_batch_size=micro_batches,
+        layout=RECOMPUTED | {"pipeline_parallel": 2, "virtual_pipeline": 2},
+    )
+    held = [event.change / MESSAGE for event in found if event.name == "inputs that scores of other chunks hold"]
+    assert max(held, default=0) == 2 * layers
+
+
 @pytest.mark.parametrize(
     "changes",
     [
