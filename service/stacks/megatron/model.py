@@ -21,6 +21,10 @@ LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen
 WITH_QUERY_BIAS = frozenset({"qwen2"})
 WITH_QUERY_NORM = frozenset({"qwen3", "qwen3_moe"})
 WITH_EXPERTS = frozenset({"mixtral", "qwen3_moe"})
+# Latent attention, shared experts, dense layers before mixtures, routers with a balancing bias: its configs describe
+# them, though this service does not write them as arguments.
+LATENT_FAMILIES = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})
+SHARED_EXPERT_FAMILIES = frozenset({"qwen2_moe", "glm4_moe"})
 GPT2 = "gpt2"
 
 # What transformers takes where a config leaves a key away (configuration_gpt2.py).

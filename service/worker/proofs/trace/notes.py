@@ -184,10 +184,10 @@ def traced_with(job: TraceJob, stack: Stack, *, on_device: bool) -> str:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
     torch_version = torch.__version__.partition("+")[0]
     if stack.runs_own_model(job) and not on_device:
         return f"{stack.own_model} {version(stack.own_model)} under torch {torch_version}"
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
     sharding = "FSDP2" if is_fully_sharded(job, stack) else "replicated parameters"
     if stack.runs_own_wrapper(job) and not on_device:
         wrapped = "FSDP2" if is_fully_sharded(job, stack) else "DistributedDataParallel"

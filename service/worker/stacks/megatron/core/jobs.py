@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.service.launch.model_facts import rope_kind, slides
-from plimsoll.service.stacks.megatron.model import LLAMA_FAMILY, why_not_plain
+from plimsoll.service.stacks.megatron.model import (
+    LATENT_FAMILIES,
+    LLAMA_FAMILY,
+    SHARED_EXPERT_FAMILIES,
+    why_not_plain,
+)
 from plimsoll.service.worker.jobs.job import TraceJob
 
 # Its products in fp8 are Transformer Engine's, whose formats no other code knows.
@@ -15,12 +20,6 @@ PRECISIONS = ("bf16-mixed", "fp16-mixed", "fp32")
 SIXTEEN_BITS = ("bf16-mixed", "fp16-mixed")
 MUON = "muon"
 OPTIMIZERS = ("adamw", "sgd-momentum", MUON)
-
-
-# Latent attention, shared experts, dense layers before mixtures, routers with a balancing bias: its configs describe
-# them, though this service does not write them as arguments.
-LATENT_FAMILIES = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})
-SHARED_EXPERT_FAMILIES = frozenset({"qwen2_moe", "glm4_moe"})
 ROTATIONS = ("default", "yarn")
 
 

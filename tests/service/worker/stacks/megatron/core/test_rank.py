@@ -17,7 +17,7 @@ from plimsoll.service.worker.proofs.trace.notes import traced_with
 from plimsoll.service.worker.recording.ledger import Kind
 from plimsoll.service.worker.stacks.found import find_stack
 from tests.planners.training_cases import events
-from tests.service.worker.cases import config, job, requested_bytes, traced, traced_on_transformers, traced_once
+from tests.service.worker.cases import LATENT, config, job, requested_bytes, traced, traced_on_transformers, traced_once
 
 # 256 words need no rows to fill 128 a rank, of one rank or of two; a layer has 46,208 elements (cases.py).
 VOCABULARY, LAYER, HIDDEN, TOKENS = 256, 46_208, 64, 64
@@ -281,6 +281,8 @@ def test_a_result_names_the_package_that_ran_and_its_version():
     said = traced_with(wanted, find_stack("megatron"), on_device=False)
     assert said.startswith(f"megatron-core {version('megatron-core')}")
     assert "transformers" in traced_with(wanted, find_stack("megatron"), on_device=True)
+    unknown_to_transformers = job(framework="megatron", zero_stage=1, config=LATENT | {"model_type": "kimi_k2"})
+    assert traced_with(unknown_to_transformers, find_stack("megatron"), on_device=False) == said
 
 
 def test_what_the_package_is_given_to_run_is_taken_back():
