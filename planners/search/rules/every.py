@@ -93,7 +93,10 @@ RULES_OF_FIXED = (
 )
 # The rules that read how many replicas there are, or how they are grouped: all that a run can break by growing.
 RULES_OF_REPLICAS = tuple(rule for rule in RULES if {"data_parallel", "shard_group"} & {*rule.reads})
-RULES_OF_SHARD_GROUPS = tuple(rule for rule in RULES if "shard_group" in rule.reads)
+# Those that a smaller group than all replicas may obey where that one does not; offload asks for more ranks, not fewer.
+RULES_OF_SHARD_GROUPS = tuple(
+    rule for rule in RULES if "shard_group" in rule.reads and rule is not OFFLOAD_NEEDS_SHARDING
+)
 RULES_OF_BATCHES = tuple(rule for rule in RULES if "micro_batch_size" in rule.reads)
 
 
