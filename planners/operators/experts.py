@@ -1,0 +1,109 @@
+"""One rank's fused experts: their products and the weighted sum, without the router and the exchange between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.operators.formats import FORMATS, operations_per_second
+from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface
+from plimsoll.planners.operators.tables import Evidence, find
+
+OPERATOR = "experts"
+# Experts touched, rows of each of them, elements of one of their matrices, hidden features for each inner one.
+GRID = Grid(
+    knots=(
+        (0, 2, 4, 5, 6, 7, 8, 9),
+        (0, 1, 2, 3, 4, 6, 8, 10, 13, 16),
+        (15, 18, 20, 21, 22, 23, 24, 26),
+        (-2, 0, 1, 2, 4),
+    ),
+    grows=(0, 1, 2),
+)
+ACTIVATION_BYTES = 2
+GATED, PLAIN = "gated", "plain"
+# Kernels of engines: NVIDIA's generated ones for Blackwell (in FlashInfer), Triton's, CUTLASS's, Marlin's for weights
+# of 4 bits, DeepGEMM's. Which one an engine takes is its own affair; the first that was measured stands for it.
+KERNELS = ("generated", "triton", "cutlass", "marlin", "deepgemm")
+# An expert's matrices: gate, up and down, or up and down.
+MATRICES = {GATED: 3, PLAIN: 2}
+# What stands in for a format that a card was not measured with.
+ALIKE = {
+    "fp8": ("fp8", "fp8_block"),
+    "fp8_block": ("fp8_block", "fp8"),
+    "w4a16_mxfp4": ("w4a16_mxfp4", "int4_wo"),
+    "w4a8_mxfp4_mxfp8": ("w4a8_mxfp4_mxfp8", "nvfp4", "w4a16_mxfp4"),
+    "nvfp4": ("nvfp4", "w4a16_mxfp4", "int4_wo"),
+}
+UNQUANTIZED = "bfloat16"
+
+
+def touched(tokens: npt.ArrayLike, experts: float, per_token: float, ranks: float = 1) -> FloatArray:
+    """Return how many of one rank's experts at least one of all ranks' `tokens` goes to, drawn evenly at random.
+
+    E (1 - (1 - k/E)^tokens) of E experts, each rank with an equal part.
+    """
+    idle = (1 - per_token / experts) ** np.asarray(tokens, dtype=np.float64)
+    return np.asarray(experts / ranks * (1 - idle))
+
+
+def roofline(gpu: Gpu, variant: str) -> Roofline:
+    """Return the longer of moving the touched experts and their rows' activations once and of multiplying."""
+    number_format, kind, _ = variant.split(",")
+    weight, matrices = FORMATS[number_format], MATRICES[kind]
+    rate = operations_per_second(gpu, weight.arithmetic)
+
+    def seconds(experts: FloatArray, rows: FloatArray, matrix: FloatArray, shape: FloatArray) -> FloatArray:
+        hidden, inner = np.sqrt(matrix * shape), np.sqrt(matrix / shape)
+        activations = ACTIVATION_BYTES * rows * (3 * hidden + 4 * inner)
+        moved = experts * (matrices * weight.weight_bytes * matrix + activations) / gpu.memory_bytes_per_second
+        return np.asarray(np.maximum(moved, 2 * matrices * experts * rows * matrix / rate))
+
+    return seconds
+
+
+def variant(number_format: str, kind: str, kernel: str) -> str:
+    """Return the name of a kernel's variant: the weights' format, whether experts are gated, and whose kernel it is."""
+    return f"{number_format},{kind},{kernel}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Experts:
+    """Experts with weights of one format on one card, as one engine computes them."""
+
+    surface: Surface
+    evidence: Evidence
+
+    def seconds(
+        self, experts: npt.ArrayLike, rows: npt.ArrayLike, hidden: npt.ArrayLike, inner: npt.ArrayLike
+    ) -> FloatArray:
+        """Return the seconds of one layer on one rank that touches so many of its experts.
+
+        `rows` are all that the rank's experts work on together, a token's once for each expert it goes to;
+        `inner` is what of an expert's inner features lies on the rank.
+        """
+        touched_experts = np.maximum(np.asarray(experts, dtype=np.float64), 1.0)
+        each = np.maximum(np.asarray(rows, dtype=np.float64) / touched_experts, 1.0)
+        h, i = np.asarray(hidden, dtype=np.float64), np.asarray(inner, dtype=np.float64)
+        return self.surface.seconds(touched_experts, each, h * i, h / i)
+
+
+def experts(
+    gpu: Gpu, engine: str, number_format: str, *, is_gated: bool = True, kernels: Sequence[str] = KERNELS
+) -> Experts:
+    """Return experts of a format, by the nearest that was measured and the first of `kernels` that was.
+
+    Raises `KeyError` at an unknown format.
+    """
+    kind = GATED if is_gated else PLAIN
+    formats = (*ALIKE.get(number_format, (number_format,)), UNQUANTIZED)
+    kinds = dict.fromkeys((kind, GATED))
+    wanted = [[variant(name, each, kernel) for kernel in kernels] for name in formats for each in kinds]
+    found = find(gpu, OPERATOR, engine, wanted, GRID, roofline)
+    if found is None:
+        raise KeyError(number_format)
+    return Experts(surface=found[0], evidence=found[1])

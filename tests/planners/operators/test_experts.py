@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.operators.experts import experts, touched
+
+H100 = catalogue().gpu("h100-sxm-80gb")
+TOKENS = np.array([1, 2, 4, 8, 16, 32, 64])
+# Qwen3-30B-A3B's experts (2,048 x 768, 8 of 128) on one H100, measured by TensorRT-LLM in fp8 and by vLLM in fp8 by
+# blocks, each choice another expert until all are touched.
+MEASURED = [
+    ("tensorrt-llm", "fp8", [39, 55, 80, 132, 232, 232, 236]),
+    ("vllm", "fp8_block", [43, 63, 83, 140, 240, 245, 249]),
+]
+
+
+@pytest.mark.parametrize(("engine", "number_format", "microseconds"), MEASURED)
+def test_time_follows_the_experts_that_are_touched(engine, number_format, microseconds):
+    rows = TOKENS * 8
+    seconds = experts(H100, engine, number_format).seconds(np.minimum(rows, 128), rows, 2048, 768)
+
+    assert np.abs(seconds * 1e6 / microseconds - 1).max() < 0.25
+
+
+def test_tokens_drawn_at_random_touch_some_experts_twice():
+    assert touched(1, 128, 8) == pytest.approx(8)
+    assert touched(16, 128, 8) == pytest.approx(128 * (1 - (15 / 16) ** 16))
+    assert touched(10_000, 128, 8, ranks=8) == pytest.approx(16)
+
+
+def test_more_experts_and_more_rows_never_take_less():
+    priced = experts(catalogue().gpu("b200-sxm-180gb"), "vllm", "nvfp4")
+    random = np.random.default_rng(5)
+    e, r = np.exp2(random.uniform(0, 9, 300)), np.exp2(random.uniform(9, 18, 300))
+    before = priced.seconds(e, r, 4096, 1536)
+
+    assert (priced.seconds(e, r * 1.5, 4096, 1536) >= before * (1 - 1e-9)).all()
+
+
+def test_plain_experts_have_two_matrices():
+    plain, gated = (experts(H100, "tensorrt-llm", "bfloat16", is_gated=is_gated) for is_gated in (False, True))
+
+    assert plain.evidence.variant == "bfloat16,plain,cutlass"
+    assert plain.seconds(128, 1024, 4096, 1536) < gated.seconds(128, 1024, 4096, 1536)
+
+
+def test_an_unknown_format_is_an_error():
+    with pytest.raises(KeyError):
+        experts(H100, "vllm", "int3")

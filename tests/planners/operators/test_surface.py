@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from plimsoll.planners.operators.surface import Grid, Surface, at_knots, corners
+
+KNOTS = ((0, 1, 3), (2, 4))
+
+
+def roofline(rows, columns):
+    return rows * columns * 1e-9
+
+
+def twice_as_long():
+    return Surface(knots=KNOTS, log2_seconds=1 + at_knots(roofline, KNOTS), roofline=roofline)
+
+
+def test_a_surface_takes_as_many_times_its_roofline_as_its_knots_say():
+    assert twice_as_long().seconds(2, 8) == pytest.approx(2 * 2 * 8e-9)
+    assert twice_as_long().seconds(5, 11) == pytest.approx(2 * 5 * 11e-9)
+
+
+def test_between_knots_logarithms_run_straight():
+    surface = Surface(knots=((0, 2),), log2_seconds=np.array([0.0, 4.0]), roofline=lambda size: size * 1e-9)
+
+    assert surface.seconds([1, 2, 4]).tolist() == pytest.approx([1, 4, 16])
+
+
+def test_beyond_the_last_knots_the_roofline_carries_on():
+    surface = Surface(knots=((0, 2),), log2_seconds=np.array([0.0, 4.0]), roofline=lambda size: size * 1e-9)
+
+    assert surface.seconds(40) == pytest.approx(160)
+    assert surface.seconds(0.5) == pytest.approx(0.5)
+
+
+def test_nothing_is_faster_than_its_roofline():
+    surface = Surface(knots=((0, 2),), log2_seconds=np.array([-9.0, -9.0]), roofline=lambda size: np.sqrt(size))
+
+    assert surface.seconds([1, 3, 9]).tolist() == pytest.approx([1, 3**0.5, 3])
+
+
+def test_sizes_broadcast_to_one_shape():
+    assert twice_as_long().seconds(np.ones((3, 1)), np.array([4, 8])).shape == (3, 2)
+
+
+def test_weights_of_corners_add_up_to_one():
+    places, weights = corners(KNOTS, [np.array([1.0, 1.7, 8.0]), np.array([4.0, 9.0, 16.0])])
+
+    assert places.shape == weights.shape == (3, 4)
+    assert weights.sum(axis=1).tolist() == pytest.approx([1, 1, 1])
+    assert at_knots(roofline, KNOTS).shape == (3, 2)
+
+
+def test_values_of_another_shape_and_unordered_knots_are_refused():
+    with pytest.raises(ValueError, match=r"\(3, 2\)"):
+        Surface(knots=KNOTS, log2_seconds=np.ones((2, 2)), roofline=roofline)
+    with pytest.raises(ValueError, match="ascend"):
+        Surface(knots=((1, 0),), log2_seconds=np.zeros(2), roofline=roofline)
+
+
+def test_values_that_fall_are_met_midway():
+    line, square = Grid(knots=((0, 1, 2, 3),), grows=(0,)), Grid(knots=((0,), (0, 1)), grows=(0,))
+
+    assert line.growing(np.array([1.0, 5.0, 3.0, 6.0])).tolist() == [1, 4, 4, 6]
+    assert square.growing(np.array([[2.0, 1.0]])).tolist() == [[2, 1]]
