@@ -40,6 +40,8 @@ from plimsoll.service.requests.training import TrainRequest
 
 # Ids of models that a paper describes and nobody published (planners/catalogue/models.py).
 DESCRIBED_IN_A_PAPER = "paper/"
+# A plan is not kept waiting for longer by the advice beside it; what was found until then is said.
+MOST_SECONDS_TO_ADVISE = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +58,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         ranked = plan_fleet(questions, should_stop)
         found, question = _in_fleet(ranked.answer, ranked.chosen), questions[ranked.chosen]
     else:
-        found, question = plan_training(questions[0], should_stop), questions[0]
+        found, question = plan_training(questions[0], should_stop, _plan_is_due(should_stop)), questions[0]
     seconds = time.perf_counter() - started
     launch = TrainingLaunch(
         question=question,
@@ -71,6 +73,12 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         TrainPlanBody, resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions
     )
     return body, question.hardware
+
+
+def _plan_is_due(should_stop: ShouldStop) -> ShouldStop:
+    """Return what stops the search for advice: nobody waits any longer, or it has been given its time."""
+    ends = time.perf_counter() + MOST_SECONDS_TO_ADVISE
+    return lambda: should_stop() or time.perf_counter() >= ends
 
 
 def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:

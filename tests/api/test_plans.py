@@ -311,6 +311,14 @@ WITH_ADVICE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+async def test_a_plan_is_not_kept_waiting_by_its_advice(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch):
+    crowded = train(model="meta-llama/Llama-3.1-70B", hardware={"gpu": "h100-sxm-80gb", "gpus": 2})
+    monkeypatch.setattr("plimsoll.service.plans.making.MOST_SECONDS_TO_ADVISE", 0.0)
+    answered = await client.post("/plan/train", json=crowded)
+    assert answered.status_code == 200
+    assert (answered.json()["verdict"], answered.json()["advice"]) == ("tight", [])
+
+
 @pytest.mark.parametrize("question", WITH_ADVICE.values(), ids=WITH_ADVICE)
 async def test_an_offered_change_gives_the_plan_that_it_was_offered_with(
     client: httpx.AsyncClient, question: dict[str, Any]
