@@ -2,6 +2,6 @@
 
     python -m benchmarks.operators FOLDER
 
-reads the parquet files of FOLDER (pip install pyarrow scipy), writes `planners/operators/surfaces/*.npz` and
+reads the parquet files of FOLDER (pip install pyarrow), writes `planners/operators/surfaces/*.npz` and
 `docs/operators.md`. The measurements are those of aiconfigurator (`planners/operators/surfaces/NOTICE`).
 """

@@ -12,7 +12,6 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
 from plimsoll.planners.ground.errors import InvalidQuestion
@@ -96,7 +95,7 @@ def sets_worth_trying(
     first = (CORE_ATTENTION,) if keeps_scores else ()
     held = [name for name in (*first, *IN_ORDER) if _is_held(name, model)]
     best, others = held[:MOST_APART], held[MOST_APART:]
-    apart = chain.from_iterable(itertools.combinations(best, number + 1) for number in range(len(best)))
+    apart = itertools.chain.from_iterable(itertools.combinations(best, number + 1) for number in range(len(best)))
     behind = ((*best, *others[: number + 1]) for number in range(len(others)))
     with_experts = (*(name for name in held if name != EXPERT_ACTIVATION), MIXTURE)
     sets = (*apart, *behind, *([with_experts] if _is_held(MIXTURE, model) else []))

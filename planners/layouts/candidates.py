@@ -106,7 +106,7 @@ class Candidates:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
 
         `recompute_modules` are those of the job, where selective recompute names any, and `recompute_every` is the
-        job's where full recompute covers every so-manieth layer.
+        job's where full recompute covers one layer in so many.
         """
         full_layers = int(self.full_layers[index])
         return Layout(

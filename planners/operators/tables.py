@@ -150,11 +150,6 @@ def _best(entries: Sequence[_Entry], engine: str, group: Sequence[str]) -> _Entr
     return None
 
 
-def variants(card: str, operator: str) -> frozenset[str]:
-    """Return the variants of an operator that a card was measured with."""
-    return frozenset(entry.variant for entry in _entries(card).get(operator, ()))
-
-
 def _nearest(gpu: Gpu) -> list[str]:
     """Return the measured cards, the most alike in bandwidth and in 16-bit arithmetic first."""
     known = catalogue()

@@ -7,16 +7,20 @@ import numpy as np
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 EVERY_STATE = "optimizer+parameters"
 
 
-def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
-    group, data = layouts.shard_group, layouts.data_parallel
+def _splits(group: IntArray, data: IntArray) -> BoolArray:
+    """Return where so many replicas are not whole groups."""
     split: BoolArray = (group < 1) | (group > data) | (data % np.maximum(group, 1) != 0)
     return split
+
+
+def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
+    return _splits(layouts.shard_group, layouts.data_parallel)
 
 
 def _group(case: Case, _asked: Asked) -> str:
@@ -73,9 +77,7 @@ def _second_copy(case: Case, _job: Job) -> str:
 
 def _splits_second_copy(layouts: Candidates, _job: Job) -> BoolArray:
     """Return where replicas are not whole groups that share a second copy (DeepSpeed, utils/groups.py)."""
-    group, data = layouts.secondary_shard_group, layouts.data_parallel
-    split: BoolArray = (group < 1) | (group > data) | (data % np.maximum(group, 1) != 0)
-    return split
+    return _splits(layouts.secondary_shard_group, layouts.data_parallel)
 
 
 def _split_copy(case: Case, _job: Job) -> str:
