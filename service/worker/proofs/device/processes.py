@@ -19,7 +19,7 @@ from typing import IO, Any
 from plimsoll.service.ground.errors import RankFailed
 from plimsoll.service.running.processes import launched
 from plimsoll.service.worker.devices.device import Device
-from plimsoll.service.worker.processes.termination import termination_raises
+from plimsoll.service.worker.processes.termination import termination_raises, termination_waits
 from plimsoll.service.worker.proofs.device.rank_logs import last_words, log_file
 from plimsoll.service.worker.proofs.device.rank_process import TASK_FILE, result_file
 from plimsoll.service.worker.tasks import Report
@@ -59,11 +59,16 @@ def run_ranks(
             "patience_seconds": patience_seconds,
         }
         (folder / TASK_FILE).write_text(json.dumps(task))
-        processes = [_start(folder, rank, ranks) for rank in range(ranks)]
-        # Thread and pipe end with the process.
-        listening = threading.Thread(target=_pass_on, args=(processes[0].stdout, report), daemon=True)
-        listening.start()
+        processes: list[subprocess.Popen[bytes]] = []
+        listening: threading.Thread | None = None
         try:
+            # Told to end between the start of one and the next, this process would leave the first behind.
+            with termination_waits():
+                for rank in range(ranks):
+                    processes.append(_start(folder, rank, ranks))
+                # Thread and pipe end with the process.
+                listening = threading.Thread(target=_pass_on, args=(processes[0].stdout, report), daemon=True)
+                listening.start()
             _await_accounts(processes, folder)
         except (RankFailed, SystemExit):
             _ask_to_end(processes)
@@ -74,7 +79,8 @@ def run_ranks(
                 process.kill()
                 process.wait()
             # Not for ever: what a rank started may still hold the pipe.
-            listening.join(DRAIN_SECONDS)
+            if listening is not None:
+                listening.join(DRAIN_SECONDS)
         accounts = [
             json.loads(file.read_text()) for rank in range(ranks) if (file := result_file(folder, rank)).exists()
         ]

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -120,6 +122,26 @@ def test_a_task_that_is_told_to_end_ends_its_ranks_and_leaves_their_last_words(s
     ending.join()
     assert "rank 0 was here" in (told := capsys.readouterr().err)
     assert "rank 1 was here" in told
+    assert not living_ranks()
+
+
+def test_a_task_that_is_told_to_end_while_its_ranks_start_leaves_none_behind(stand_in, capsys, monkeypatch):
+    stand_in('echo "rank $RANK was here" >&2; : >"$0.begun$RANK"; exec sleep 600')
+    begun = [Path(f"{sys.executable}.begun{rank}") for rank in range(2)]
+    start = subprocess.Popen
+
+    def interrupted(*arguments, **options):
+        process = start(*arguments, **options)
+        # The last one lives before it is known to who started it.
+        while (rank := int(options["env"]["RANK"])) == 1 and not begun[rank].exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(SystemExit):
+        run()
+    assert "Rank 1:\n  rank 1 was here" in capsys.readouterr().err
     assert not living_ranks()
 
 
