@@ -53,6 +53,7 @@ KERNELS = (
 )
 # Weights read faster than the card can: the table does not say how.
 UNUSABLE_TOKEN_ATTENTION = ("a100_sxm", "trtllm")
+BALANCED = "balanced"
 LEAST_ROWS, LEAST_MESSAGES, LEAST_RECURRENCES = 150, 8, 20
 
 
@@ -109,7 +110,8 @@ def _kept(rows: Rows, kept: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.g
     return {name: column[kept] for name, column in rows.items()}
 
 
-def _numbers(rows: Rows, *names: str) -> list[FloatArray]:
+def numbers(rows: Rows, *names: str) -> list[FloatArray]:
+    """Return columns as numbers."""
     return [np.asarray(rows[name], dtype=np.float64) for name in names]
 
 
@@ -137,12 +139,12 @@ def _products(folder: Path) -> Iterator[Measured]:
     # RTX PRO 6000's table by blocks is an older release's, timed like the others' graphs.
     rows = _newest(_kept(rows, ~drift & ~eager), "dtype")
     for gpu, (engine, release, number_format), group in _groups(rows, ("engine", "version", "dtype")):
-        m, n, k = _numbers(group, "m", "n", "k")
+        m, n, k = numbers(group, "m", "n", "k")
         yield Measured(
             card=gpu.id, operator=products.OPERATOR, engine=ENGINES[engine], release=release, variant=number_format,
             grid=products.GRID, roofline=products.roofline(gpu, number_format),
             sizes=[m, n, k],
-            seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(n, k),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(n, k),
         )  # fmt: skip
 
 
@@ -152,13 +154,13 @@ def _token_attention(folder: Path) -> Iterator[Measured]:
     rows = _newest(_kept(rows, ~unusable), "kv_dtype", "head_dim")
     for gpu, (engine, release, cache, size), group in _groups(rows, ("engine", "version", "kv_dtype", "head_dim")):
         variant = attention.token_variant(cache, int(size))
-        b, h, g, step, window = _numbers(group, "batch", "heads", "kv_heads", "step", "window")
+        b, h, g, step, window = numbers(group, "batch", "heads", "kv_heads", "step", "window")
         seen = np.where(window > 0, np.minimum(step + 1, window), step + 1)
         yield Measured(
             card=gpu.id, operator=attention.TOKEN, engine=ENGINES[engine], release=release,
             variant=variant, grid=attention.TOKEN_GRID, roofline=attention.token_roofline(gpu, variant),
             sizes=[b * g, seen, h / g],
-            seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
         )  # fmt: skip
 
 
@@ -168,17 +170,20 @@ def _prompt_attention(folder: Path) -> Iterator[Measured]:
     columns = ("engine", "version", "attn_dtype", "kv_dtype", "head_dim")
     for gpu, (engine, release, arithmetic, cache, size), group in _groups(rows, columns):
         variant = attention.prompt_variant(arithmetic, cache, int(size))
-        b, h, g, tokens, window = _numbers(group, "batch", "heads", "kv_heads", "isl", "window")
+        b, h, g, tokens, window = numbers(group, "batch", "heads", "kv_heads", "isl", "window")
         scored = attention.scored_part(tokens, np.where(window > 0, window, tokens))
         yield Measured(
             card=gpu.id, operator=attention.PROMPT, engine=ENGINES[engine], release=release,
             variant=variant, grid=attention.PROMPT_GRID, roofline=attention.prompt_roofline(gpu, variant),
             sizes=[b * h, tokens, h / g, scored],
-            seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
         )  # fmt: skip
 
 
-def _experts(folder: Path) -> Iterator[Measured]:
+def expert_groups(
+    folder: Path, *distributions: str
+) -> Iterator[tuple[Gpu, tuple[str, ...], dict[str, npt.NDArray[np.generic]]]]:
+    """Yield a card, its engine, release and variant, and the rows of experts whose tokens were drawn in these ways."""
     rows = _read(folder, "moe")
     drift = (rows["system"] == DRIFT[0]) & (rows["engine"] == DRIFT[1]) & (rows["version"] == DRIFT[2])
     unfit = np.zeros(len(rows["ms"]), dtype=bool)
@@ -187,7 +192,7 @@ def _experts(folder: Path) -> Iterator[Measured]:
         unfit |= np.isin(rows["kernel"], kernels) & ((rows["system"] == card) if card else True)
     shape = (rows["hidden"] == GROUPED_SHAPE[0]) & (rows["inter"] == GROUPED_SHAPE[1])
     grouped = shape & (rows["experts"] == GROUPED_SHAPE[2]) & (rows["engine"] != "trtllm")
-    known = np.isin(rows["dtype"], list(FORMATS)) & (rows["distribution"] == "balanced")
+    known = np.isin(rows["dtype"], list(FORMATS)) & np.isin(rows["distribution"], distributions)
     rows = _kept(rows, known & ~drift & ~unfit & ~grouped)
     shapes = zip(rows["hidden"].tolist(), rows["inter"].tolist(), strict=True)
     rows["kind"] = np.array([experts.PLAIN if shape in PLAIN_SHAPES else experts.GATED for shape in shapes])
@@ -195,17 +200,21 @@ def _experts(folder: Path) -> Iterator[Measured]:
     rows["owner"] = np.array([owners[kernel] for kernel in rows["kernel"]])
     rows = _newest(rows, "dtype", "kind", "owner")
     columns = ("engine", "version", "dtype", "kind", "owner")
-    for gpu, (engine, release, number_format, kind, owner), group in _groups(rows, columns):
-        variant = experts.variant(number_format, kind, owner)
-        t, h, i, k, e, tp, ep = _numbers(group, "tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
+    for gpu, (engine, release, *variant), group in _groups(rows, columns):
+        yield gpu, (ENGINES[engine], release, experts.variant(*variant)), group
+
+
+def _experts(folder: Path) -> Iterator[Measured]:
+    for gpu, (engine, release, variant), group in expert_groups(folder, BALANCED):
+        t, h, i, k, e, tp, ep = numbers(group, "tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
         worked = np.maximum(t * k / ep, 1.0)
         touched = np.minimum(e / ep, worked)
         each, inner = worked / touched, i / tp
         yield Measured(
-            card=gpu.id, operator=experts.OPERATOR, engine=ENGINES[engine], release=release,
+            card=gpu.id, operator=experts.OPERATOR, engine=engine, release=release,
             variant=variant, grid=experts.GRID,
             roofline=experts.roofline(gpu, variant), sizes=[touched, each, h * inner, h / inner],
-            seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, i, e),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, i, e),
         )  # fmt: skip
 
 
@@ -216,14 +225,14 @@ def _owner(kernel: str) -> str:
 def _latent(folder: Path) -> Iterator[Measured]:
     rows = _newest(_read(folder, "mla_kernel"), "phase", "kv_dtype")
     for gpu, (engine, release, phase, cache), group in _groups(rows, ("engine", "version", "phase", "kv_dtype")):
-        b, h, tokens, step = _numbers(group, "batch", "heads", "isl", "step")
+        b, h, tokens, step = numbers(group, "batch", "heads", "isl", "step")
         is_prompt = phase == "context"
         roofline = latent.prompt_roofline(gpu, cache) if is_prompt else latent.token_roofline(gpu, cache)
         yield Measured(
             card=gpu.id, operator=latent.PROMPT if is_prompt else latent.TOKEN, engine=ENGINES[engine],
             release=release, variant=cache, grid=latent.PROMPT_GRID if is_prompt else latent.TOKEN_GRID,
             roofline=roofline, sizes=[b, tokens if is_prompt else step + 1, h],
-            seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(b, h),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(b, h),
         )  # fmt: skip
 
 
@@ -241,12 +250,12 @@ def _collectives(folder: Path) -> Iterator[Measured]:
 
 
 def _collective(gpu: Gpu, engine: str, release: str, operation: str, ranks: int, group: Rows) -> Measured:
-    (sent,) = _numbers(group, "bytes")
+    (sent,) = numbers(group, "bytes")
     return Measured(
         card=gpu.id, operator=collectives.OPERATOR, engine=engine, release=release,
         variant=collectives.variant(operation, ranks), grid=collectives.GRID,
         roofline=collectives.roofline(gpu, collectives.variant(operation, ranks)), sizes=[sent],
-        seconds=_numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(sent),
+        seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(sent),
     )  # fmt: skip
 
 
@@ -261,7 +270,7 @@ def _recurrent(folder: Path) -> Iterator[Measured]:
 def _recurrence(gpu: Gpu, engine: str, release: str, kind: str, phase: str, group: Rows) -> Iterator[Measured]:
     """Add up the convolution and the fastest of the scans that were measured at a size."""
     is_convolution = np.array(["conv" in kernel for kernel in group["kernel"]])
-    sizes = _numbers(group, "batch", "seq_len", "num_k_heads", "num_v_heads", "ms")
+    sizes = numbers(group, "batch", "seq_len", "num_k_heads", "num_v_heads", "ms")
     fastest: list[dict[tuple[float, ...], float]] = []
     for kept in (is_convolution, ~is_convolution):
         best: dict[tuple[float, ...], float] = {}

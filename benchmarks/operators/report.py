@@ -27,10 +27,11 @@ class Miss:
 
     def line(self) -> str:
         """Return rows, and median and 90th percentile of the relative error."""
-        return f"{len(self.estimates)} rows, {_spread(self.estimates)}, shapes left out {_spread(self.unseen)}"
+        return f"{len(self.estimates)} rows, {spread(self.estimates)}, shapes left out {spread(self.unseen)}"
 
 
-def _spread(estimates: FloatArray) -> str:
+def spread(estimates: FloatArray) -> str:
+    """Return the median and the 90th percentile of the relative error of estimates over measured times."""
     if not len(estimates):
         return "-"
     errors = np.abs(estimates - 1)
@@ -49,6 +50,14 @@ def write_page(misses: Sequence[Miss]) -> None:
     PAGE.write_text(f"{before}{BEGIN}\n```\n{lines}\n```\n{END}{after}", encoding="utf-8")
 
 
+def write_block(name: str, lines: Sequence[str]) -> None:
+    """Write lines into the place of that name in the page."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(f"<!-- table: {name} -->")
+    after = rest.split(END, maxsplit=1)[1]
+    block = "\n".join(lines)
+    PAGE.write_text(f"{before}<!-- table: {name} -->\n```\n{block}\n```\n{END}{after}", encoding="utf-8")
+
+
 def _lines(misses: Sequence[Miss]) -> list[str]:
     groups: defaultdict[tuple[str, str, str], list[Miss]] = defaultdict(list)
     for miss in misses:
@@ -64,4 +73,4 @@ def _line(key: tuple[str, str, str], misses: Sequence[Miss]) -> str:
     cards = len({miss.table.card for miss in misses})
     operator, engine, variant = key
     left = f"{operator:25}{engine:14}{variant:22}{cards:>5}{len(seen):>10,}"
-    return f"{left}{_spread(seen):>16}{_spread(unseen):>18}"
+    return f"{left}{spread(seen):>16}{spread(unseen):>18}"

@@ -42,15 +42,6 @@ ALIKE = {
 UNQUANTIZED = "bfloat16"
 
 
-def touched(tokens: npt.ArrayLike, experts: float, per_token: float, ranks: float = 1) -> FloatArray:
-    """Return how many of one rank's experts at least one of all ranks' `tokens` goes to, drawn evenly at random.
-
-    E (1 - (1 - k/E)^tokens) of E experts, each rank with an equal part.
-    """
-    idle = (1 - per_token / experts) ** np.asarray(tokens, dtype=np.float64)
-    return np.asarray(experts / ranks * (1 - idle))
-
-
 def roofline(gpu: Gpu, variant: str) -> Roofline:
     """Return the longer of moving the touched experts and their rows' activations once and of multiplying."""
     number_format, kind, _ = variant.split(",")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.operators.experts import experts, touched
+from plimsoll.planners.operators.experts import experts
 
 H100 = catalogue().gpu("h100-sxm-80gb")
 TOKENS = np.array([1, 2, 4, 8, 16, 32, 64])
@@ -20,12 +20,6 @@ def test_time_follows_the_experts_that_are_touched(engine, number_format, micros
     seconds = experts(H100, engine, number_format).seconds(np.minimum(rows, 128), rows, 2048, 768)
 
     assert np.abs(seconds * 1e6 / microseconds - 1).max() < 0.25
-
-
-def test_tokens_drawn_at_random_touch_some_experts_twice():
-    assert touched(1, 128, 8) == pytest.approx(8)
-    assert touched(16, 128, 8) == pytest.approx(128 * (1 - (15 / 16) ** 16))
-    assert touched(10_000, 128, 8, ranks=8) == pytest.approx(16)
 
 
 def test_more_experts_and_more_rows_never_take_less():
