@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 # Knots of each axis: binary logarithms of sizes, ascending.
 Knots = tuple[tuple[float, ...], ...]
+MOST_KEPT_AXES = 256
 # Seconds at least, of one array an axis, all of equal shape.
 Roofline = Callable[..., FloatArray]
 
@@ -54,15 +58,58 @@ class Surface:
             raise ValueError("Knots ascend along every axis.")
 
     def seconds(self, *sizes: npt.ArrayLike) -> FloatArray:
-        """Return the seconds at sizes above 0, one array an axis, all of a shape that broadcasts."""
-        arrays = np.broadcast_arrays(*[np.asarray(size, dtype=np.float64) for size in sizes])
-        flat = [array.ravel() for array in arrays]
-        inside = [np.clip(size, 2.0 ** axis[0], 2.0 ** axis[-1]) for size, axis in zip(flat, self.knots, strict=True)]
-        places, weights = corners(self.knots, inside)
-        measured = np.exp2(np.einsum("pc,pc->p", self.log2_seconds.ravel()[places], weights))
-        least = self.roofline(*flat)
-        seconds = np.maximum(least, measured * least / self.roofline(*inside))
-        return np.asarray(seconds.reshape(arrays[0].shape))
+        """Return seconds at sizes, one array an axis, which are broadcast to one shape."""
+        arrays = [np.asarray(size, dtype=np.float64) for size in sizes]
+        least = self.roofline(*arrays)
+        seconds = np.exp2(self._interpolated(arrays))
+        inside = [_within(size, axis) for size, axis in zip(arrays, self.knots, strict=True)]
+        if any(near is not size for near, size in zip(inside, arrays, strict=True)):
+            seconds = seconds * (least / self.roofline(*inside))
+        return np.asarray(np.maximum(least, seconds))
+
+    def _interpolated(self, sizes: list[FloatArray]) -> FloatArray:
+        """Return the logarithm between the knots; sizes alike at all points narrow the grid before it is read."""
+        values, knots, varying = self.log2_seconds, [], []
+        for axis, size in zip(self.knots, sizes, strict=True):
+            if size.ndim:
+                knots.append(axis)
+                varying.append(size)
+            else:
+                low, part = _cell(axis, math.log2(float(size)))
+                place = (slice(None),) * len(knots)
+                below = values[(*place, low)]
+                values = below + (values[(*place, low + 1)] - below) * part
+        if not varying:
+            return np.asarray(values)
+        if len(varying) == 1:
+            return np.asarray(np.interp(np.log2(varying[0]), knots[0], values))
+        flat = [size.ravel() for size in np.broadcast_arrays(*varying)]
+        places, weights = corners(tuple(knots), flat)
+        read = (values.ravel()[places] * weights).sum(axis=1)
+        return np.asarray(read.reshape(np.broadcast_shapes(*(size.shape for size in varying))))
+
+
+def _within(size: FloatArray, axis: tuple[float, ...]) -> FloatArray:
+    """Return sizes brought between the first and the last knot, the same array where all lie there."""
+    low, high = 2.0 ** axis[0], 2.0 ** axis[-1]
+    least, most = (
+        (np.minimum.reduce(size, axis=None), np.maximum.reduce(size, axis=None)) if size.ndim else (size, size)
+    )
+    if low <= float(least) and float(most) <= high:
+        return size
+    return np.asarray(np.minimum(np.maximum(size, low), high))
+
+
+@lru_cache(maxsize=MOST_KEPT_AXES)
+def _array(axis: tuple[float, ...]) -> FloatArray:
+    return np.asarray(axis, dtype=np.float64)
+
+
+def _cell(axis: tuple[float, ...], log2_size: float) -> tuple[int, float]:
+    """Return the knot below a size and which part of the way to the next one it lies at."""
+    low = min(max(bisect.bisect_right(axis, log2_size) - 1, 0), len(axis) - 2)
+    part = (log2_size - axis[low]) / (axis[low + 1] - axis[low])
+    return low, min(max(part, 0.0), 1.0)
 
 
 def at_knots(roofline: Roofline, knots: Knots) -> FloatArray:
@@ -79,11 +126,13 @@ def corners(knots: Knots, sizes: list[FloatArray]) -> tuple[IndexArray, FloatArr
     places = np.zeros((len(sizes[0]), 1), dtype=np.int64)
     weights = np.ones((len(sizes[0]), 1))
     for axis, size in zip(knots, sizes, strict=True):
-        at = np.asarray(axis, dtype=np.float64)
-        logs = np.clip(np.log2(size), at[0], at[-1])
-        low = np.clip(np.searchsorted(at, logs, side="right") - 1, 0, len(at) - 2)
-        part = ((logs - at[low]) / (at[low + 1] - at[low]))[:, None]
-        first = places * len(at) + low[:, None]
+        at = _array(axis)
+        logs = np.minimum(np.maximum(np.log2(size), axis[0]), axis[-1])
+        # Among the inner knots, so that the last one belongs to the last cell.
+        low = at[1:-1].searchsorted(logs, side="right")
+        below = at[low]
+        part = ((logs - below) / (at[low + 1] - below))[:, None]
+        first = places * len(axis) + low[:, None]
         places = np.concatenate([first, first + 1], axis=1)
         weights = np.concatenate([weights * (1 - part), weights * part], axis=1)
     return places, weights

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -107,6 +107,17 @@ def _log2_seconds(card: str, member: str) -> FloatArray:
     return np.asarray(_file(card)[member].astype(np.float64) / STEPS_OF_A_DOUBLING - LOG2_NANOSECONDS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """What of a card its surfaces depend on, by which they are kept."""
+
+    card: str
+    memory: float
+    link: float
+    arithmetic: tuple[tuple[str, float], ...]
+    gpu: Gpu = field(compare=False)
+
+
 def find(
     gpu: Gpu, operator: str, engine: str, wanted: Sequence[Sequence[str]], grid: Grid, roofline: RooflineOf
 ) -> tuple[Surface, Evidence] | None:
@@ -114,8 +125,23 @@ def find(
 
     The card's own surfaces come first and then the nearest cards'; of one card the first group of `wanted` variants, of
     their engines the asked one, of its variants the first, of its releases the newest. What stands in takes as many
-    times the roofline of the asked card and the first group as it took of its own.
+    times the roofline of the asked card and the first group as it took of its own. What was found is kept.
     """
+    rates = _Rates(
+        card=gpu.id,
+        memory=gpu.memory_bytes_per_second,
+        link=gpu.link_bytes_per_second,
+        arithmetic=tuple(gpu.peak_flops_per_second.items()),
+        gpu=gpu,
+    )
+    return _found(rates, operator, engine, tuple(tuple(group) for group in wanted), grid, roofline)
+
+
+@lru_cache(maxsize=MOST_KEPT_TABLES)
+def _found(
+    rates: _Rates, operator: str, engine: str, wanted: tuple[tuple[str, ...], ...], grid: Grid, roofline: RooflineOf
+) -> tuple[Surface, Evidence] | None:
+    gpu = rates.gpu
     for card in _nearest(gpu):
         entries = _entries(card).get(operator, ())
         for group in wanted:

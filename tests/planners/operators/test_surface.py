@@ -42,6 +42,16 @@ def test_sizes_broadcast_to_one_shape():
     assert twice_as_long().seconds(np.ones((3, 1)), np.array([4, 8])).shape == (3, 2)
 
 
+def test_sizes_alike_at_all_points_are_read_as_those_that_vary():
+    random = np.random.default_rng(2)
+    surface = Surface(knots=KNOTS, log2_seconds=random.uniform(0, 9, (3, 2)), roofline=roofline)
+    rows = np.array([0.5, 1.0, 3.0, 8.0, 20.0])
+
+    for columns in (2.0, 9.0, 31.0):
+        assert surface.seconds(rows, columns) == pytest.approx(surface.seconds(rows, np.full(5, columns)))
+        assert surface.seconds(3.0, columns) == pytest.approx(surface.seconds(rows, columns)[2])
+
+
 def test_weights_of_corners_add_up_to_one():
     places, weights = corners(KNOTS, [np.array([1.0, 1.7, 8.0]), np.array([4.0, 9.0, 16.0])])
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,17 @@ def test_a_measured_cards_own_table_comes_first():
     assert (evidence.card, evidence.engine) == ("h100-sxm-80gb", "sglang")
     assert evidence.is_own_card
     assert evidence.is_own_engine
+
+
+def test_what_was_found_is_kept_for_a_card_of_the_same_rates_alone():
+    gpu = catalogue().gpu("rtx-4090-24gb")
+    slower = replace(gpu, memory_bytes_per_second=gpu.memory_bytes_per_second / 2)
+
+    def surface(of):
+        return find(of, products.OPERATOR, "vllm", [("bfloat16",)], products.GRID, products.roofline)[0]
+
+    assert surface(gpu) is surface(replace(gpu, name="another name"))
+    assert surface(slower).seconds(1, 8192, 8192) > 1.5 * surface(gpu).seconds(1, 8192, 8192)
 
 
 def test_a_card_without_a_table_is_scaled_from_the_nearest():
