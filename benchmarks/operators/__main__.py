@@ -11,19 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.operators.fitting import fitted
+from benchmarks.operators.further import absorbed_tables, exchange_tables, quantization_tables
 from benchmarks.operators.measurements import READERS, Measured
 from benchmarks.operators.report import Miss, write_page
 from plimsoll.planners.operators.surface import FloatArray, Surface
 from plimsoll.planners.operators.tables import FOLDER, SEPARATOR, encoded, member_name
 
+ALL_READERS = {
+    "absorbed": absorbed_tables,
+    "exchanges": exchange_tables,
+    "quantization": quantization_tables,
+    **READERS,
+}
 # One shape in so many is left out of a second fit, which is read at these shapes alone.
 LEFT_OUT = 5
 
 
 def main(folder: Path, *tables: str) -> None:
     """Write each card's surfaces and the page of their misses, of some tables or of all."""
-    for name in tables or READERS:
-        _write([_distilled(table) for table in READERS[name](folder)])
+    for name in tables or ALL_READERS:
+        _write([_distilled(table) for table in ALL_READERS[name](folder)])
 
 
 def _write(distilled: Sequence[Miss]) -> None:

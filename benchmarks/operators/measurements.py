@@ -73,7 +73,8 @@ class Measured:
     shapes: npt.NDArray[np.generic]
 
 
-def _read(folder: Path, name: str) -> dict[str, npt.NDArray[np.generic]]:
+def read_rows(folder: Path, name: str) -> dict[str, npt.NDArray[np.generic]]:
+    """Return a table's columns, of cards that the catalogue has."""
     table = parquet.read_table(folder / f"{name}.parquet")
     columns = {}
     for column in table.column_names:
@@ -84,7 +85,7 @@ def _read(folder: Path, name: str) -> dict[str, npt.NDArray[np.generic]]:
     return {column: values[known] for column, values in columns.items()}
 
 
-def _groups(
+def groups_of(
     rows: Rows, columns: tuple[str, ...], least: int = LEAST_ROWS
 ) -> Iterator[tuple[Gpu, tuple[str, ...], dict[str, npt.NDArray[np.generic]]]]:
     """Yield a card, the values of `columns`, and the rows that have them; too few rows make no surface."""
@@ -106,7 +107,8 @@ def _distinct(rows: Rows, columns: tuple[str, ...]) -> tuple[list[tuple[str, ...
     return list(zip(*names, strict=True)), places
 
 
-def _kept(rows: Rows, kept: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.generic]]:
+def kept_rows(rows: Rows, kept: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the rows that are kept."""
     return {name: column[kept] for name, column in rows.items()}
 
 
@@ -115,7 +117,7 @@ def numbers(rows: Rows, *names: str) -> list[FloatArray]:
     return [np.asarray(rows[name], dtype=np.float64) for name in names]
 
 
-def _newest(rows: Rows, *kind: str) -> dict[str, npt.NDArray[np.generic]]:
+def newest_rows(rows: Rows, *kind: str) -> dict[str, npt.NDArray[np.generic]]:
     """Return the rows of the newest release of each kind on each card in each engine."""
     keys, places = _distinct(rows, ("gpu", "engine", *kind, "version"))
     newest: dict[tuple[str, ...], str] = {}
@@ -128,31 +130,32 @@ def _newest(rows: Rows, *kind: str) -> dict[str, npt.NDArray[np.generic]]:
     return {name: column[whole] for name, column in rows.items()}
 
 
-def _shapes(*sizes: FloatArray) -> npt.NDArray[np.generic]:
+def shapes_of(*sizes: FloatArray) -> npt.NDArray[np.generic]:
+    """Return the number of each row's combination of sizes."""
     return np.unique(np.array(sizes), axis=1, return_inverse=True)[1]
 
 
 def _products(folder: Path) -> Iterator[Measured]:
-    rows = _read(folder, "gemm")
+    rows = read_rows(folder, "gemm")
     drift = (rows["system"] == DRIFT[0]) & (rows["engine"] == DRIFT[1]) & (rows["version"] == DRIFT[2])
     eager = (rows["engine"] == EAGER_PRODUCTS[0]) & (rows["dtype"] == EAGER_PRODUCTS[1])
     # RTX PRO 6000's table by blocks is an older release's, timed like the others' graphs.
-    rows = _newest(_kept(rows, ~drift & ~eager), "dtype")
-    for gpu, (engine, release, number_format), group in _groups(rows, ("engine", "version", "dtype")):
+    rows = newest_rows(kept_rows(rows, ~drift & ~eager), "dtype")
+    for gpu, (engine, release, number_format), group in groups_of(rows, ("engine", "version", "dtype")):
         m, n, k = numbers(group, "m", "n", "k")
         yield Measured(
             card=gpu.id, operator=products.OPERATOR, engine=ENGINES[engine], release=release, variant=number_format,
             grid=products.GRID, roofline=products.roofline(gpu, number_format),
             sizes=[m, n, k],
-            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(n, k),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(n, k),
         )  # fmt: skip
 
 
 def _token_attention(folder: Path) -> Iterator[Measured]:
-    rows = _read(folder, "generation_attention")
+    rows = read_rows(folder, "generation_attention")
     unusable = (rows["system"] == UNUSABLE_TOKEN_ATTENTION[0]) & (rows["engine"] == UNUSABLE_TOKEN_ATTENTION[1])
-    rows = _newest(_kept(rows, ~unusable), "kv_dtype", "head_dim")
-    for gpu, (engine, release, cache, size), group in _groups(rows, ("engine", "version", "kv_dtype", "head_dim")):
+    rows = newest_rows(kept_rows(rows, ~unusable), "kv_dtype", "head_dim")
+    for gpu, (engine, release, cache, size), group in groups_of(rows, ("engine", "version", "kv_dtype", "head_dim")):
         variant = attention.token_variant(cache, int(size))
         b, h, g, step, window = numbers(group, "batch", "heads", "kv_heads", "step", "window")
         seen = np.where(window > 0, np.minimum(step + 1, window), step + 1)
@@ -160,15 +163,15 @@ def _token_attention(folder: Path) -> Iterator[Measured]:
             card=gpu.id, operator=attention.TOKEN, engine=ENGINES[engine], release=release,
             variant=variant, grid=attention.TOKEN_GRID, roofline=attention.token_roofline(gpu, variant),
             sizes=[b * g, seen, h / g],
-            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(h, g),
         )  # fmt: skip
 
 
 def _prompt_attention(folder: Path) -> Iterator[Measured]:
-    rows = _read(folder, "context_attention")
-    rows = _newest(rows, "attn_dtype", "kv_dtype", "head_dim")
+    rows = read_rows(folder, "context_attention")
+    rows = newest_rows(rows, "attn_dtype", "kv_dtype", "head_dim")
     columns = ("engine", "version", "attn_dtype", "kv_dtype", "head_dim")
-    for gpu, (engine, release, arithmetic, cache, size), group in _groups(rows, columns):
+    for gpu, (engine, release, arithmetic, cache, size), group in groups_of(rows, columns):
         variant = attention.prompt_variant(arithmetic, cache, int(size))
         b, h, g, tokens, window = numbers(group, "batch", "heads", "kv_heads", "isl", "window")
         scored = attention.scored_part(tokens, np.where(window > 0, window, tokens))
@@ -176,7 +179,7 @@ def _prompt_attention(folder: Path) -> Iterator[Measured]:
             card=gpu.id, operator=attention.PROMPT, engine=ENGINES[engine], release=release,
             variant=variant, grid=attention.PROMPT_GRID, roofline=attention.prompt_roofline(gpu, variant),
             sizes=[b * h, tokens, h / g, scored],
-            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, g),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(h, g),
         )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ def expert_groups(
     folder: Path, *distributions: str
 ) -> Iterator[tuple[Gpu, tuple[str, ...], dict[str, npt.NDArray[np.generic]]]]:
     """Yield a card, its engine, release and variant, and the rows of experts whose tokens were drawn in these ways."""
-    rows = _read(folder, "moe")
+    rows = read_rows(folder, "moe")
     drift = (rows["system"] == DRIFT[0]) & (rows["engine"] == DRIFT[1]) & (rows["version"] == DRIFT[2])
     unfit = np.zeros(len(rows["ms"]), dtype=bool)
     for card, name in UNFIT_EXPERTS:
@@ -193,14 +196,14 @@ def expert_groups(
     shape = (rows["hidden"] == GROUPED_SHAPE[0]) & (rows["inter"] == GROUPED_SHAPE[1])
     grouped = shape & (rows["experts"] == GROUPED_SHAPE[2]) & (rows["engine"] != "trtllm")
     known = np.isin(rows["dtype"], list(FORMATS)) & np.isin(rows["distribution"], distributions)
-    rows = _kept(rows, known & ~drift & ~unfit & ~grouped)
+    rows = kept_rows(rows, known & ~drift & ~unfit & ~grouped)
     shapes = zip(rows["hidden"].tolist(), rows["inter"].tolist(), strict=True)
     rows["kind"] = np.array([experts.PLAIN if shape in PLAIN_SHAPES else experts.GATED for shape in shapes])
     owners = {kernel: _owner(kernel) for kernel in set(rows["kernel"])}
     rows["owner"] = np.array([owners[kernel] for kernel in rows["kernel"]])
-    rows = _newest(rows, "dtype", "kind", "owner")
+    rows = newest_rows(rows, "dtype", "kind", "owner")
     columns = ("engine", "version", "dtype", "kind", "owner")
-    for gpu, (engine, release, *variant), group in _groups(rows, columns):
+    for gpu, (engine, release, *variant), group in groups_of(rows, columns):
         yield gpu, (ENGINES[engine], release, experts.variant(*variant)), group
 
 
@@ -214,7 +217,7 @@ def _experts(folder: Path) -> Iterator[Measured]:
             card=gpu.id, operator=experts.OPERATOR, engine=engine, release=release,
             variant=variant, grid=experts.GRID,
             roofline=experts.roofline(gpu, variant), sizes=[touched, each, h * inner, h / inner],
-            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(h, i, e),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(h, i, e),
         )  # fmt: skip
 
 
@@ -223,8 +226,8 @@ def _owner(kernel: str) -> str:
 
 
 def _latent(folder: Path) -> Iterator[Measured]:
-    rows = _newest(_read(folder, "mla_kernel"), "phase", "kv_dtype")
-    for gpu, (engine, release, phase, cache), group in _groups(rows, ("engine", "version", "phase", "kv_dtype")):
+    rows = newest_rows(read_rows(folder, "mla_kernel"), "phase", "kv_dtype")
+    for gpu, (engine, release, phase, cache), group in groups_of(rows, ("engine", "version", "phase", "kv_dtype")):
         b, h, tokens, step = numbers(group, "batch", "heads", "isl", "step")
         is_prompt = phase == "context"
         roofline = latent.prompt_roofline(gpu, cache) if is_prompt else latent.token_roofline(gpu, cache)
@@ -232,19 +235,19 @@ def _latent(folder: Path) -> Iterator[Measured]:
             card=gpu.id, operator=latent.PROMPT if is_prompt else latent.TOKEN, engine=ENGINES[engine],
             release=release, variant=cache, grid=latent.PROMPT_GRID if is_prompt else latent.TOKEN_GRID,
             roofline=roofline, sizes=[b, tokens if is_prompt else step + 1, h],
-            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(b, h),
+            seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(b, h),
         )  # fmt: skip
 
 
 def _collectives(folder: Path) -> Iterator[Measured]:
-    rows = _read(folder, "nccl")
-    rows = _kept(rows, rows["dtype"] == "half")
-    for gpu, (release, operation, ranks), group in _groups(rows, ("version", "op", "gpus"), LEAST_MESSAGES):
+    rows = read_rows(folder, "nccl")
+    rows = kept_rows(rows, rows["dtype"] == "half")
+    for gpu, (release, operation, ranks), group in groups_of(rows, ("version", "op", "gpus"), LEAST_MESSAGES):
         yield _collective(gpu, collectives.NCCL, release, operation, int(ranks), group)
-    rows = _read(folder, "custom_allreduce")
+    rows = read_rows(folder, "custom_allreduce")
     graphs = np.array([not kernel.endswith("eager") for kernel in rows["kernel"]])
-    for gpu, (engine, release, ranks), group in _groups(
-        _newest(_kept(rows, graphs), "gpus"), ("engine", "version", "gpus"), LEAST_MESSAGES
+    for gpu, (engine, release, ranks), group in groups_of(
+        newest_rows(kept_rows(rows, graphs), "gpus"), ("engine", "version", "gpus"), LEAST_MESSAGES
     ):
         yield _collective(gpu, ENGINES[engine], release, collectives.ALL_REDUCE, int(ranks), group)
 
@@ -255,14 +258,14 @@ def _collective(gpu: Gpu, engine: str, release: str, operation: str, ranks: int,
         card=gpu.id, operator=collectives.OPERATOR, engine=engine, release=release,
         variant=collectives.variant(operation, ranks), grid=collectives.GRID,
         roofline=collectives.roofline(gpu, collectives.variant(operation, ranks)), sizes=[sent],
-        seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=_shapes(sent),
+        seconds=numbers(group, "ms")[0] / MILLISECONDS, shapes=shapes_of(sent),
     )  # fmt: skip
 
 
 def _recurrent(folder: Path) -> Iterator[Measured]:
     for name, kind in (("gdn", recurrent.GATED_DELTA), ("kda", recurrent.CHANNEL_DELTA)):
-        rows = _newest(_read(folder, name))
-        for gpu, (engine, release, phase), group in _groups(rows, ("engine", "version", "phase"), LEAST_RECURRENCES):
+        rows = newest_rows(read_rows(folder, name))
+        for gpu, (engine, release, phase), group in groups_of(rows, ("engine", "version", "phase"), LEAST_RECURRENCES):
             if phase != "verify":
                 yield from _recurrence(gpu, ENGINES[engine], release, kind, phase, group)
 
@@ -288,7 +291,7 @@ def _recurrence(gpu: Gpu, engine: str, release: str, kind: str, phase: str, grou
         card=gpu.id, operator=kind, engine=engine, release=release, variant=kind_phase,
         grid=recurrent.GRID, roofline=recurrent.roofline(gpu, kind_phase),
         sizes=[b, each, heads],
-        seconds=seconds, shapes=_shapes(keys, heads),
+        seconds=seconds, shapes=shapes_of(keys, heads),
     )  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""More tables: the absorbed products of latent attention, exchanges between experts, quantization by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.operators.measurements import (
+    ENGINES,
+    MILLISECONDS,
+    Measured,
+    Rows,
+    groups_of,
+    kept_rows,
+    newest_rows,
+    numbers,
+    read_rows,
+    shapes_of,
+)
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.operators import absorbed, exchanges, quantization
+from plimsoll.planners.operators.surface import FloatArray
+
+MICROSECONDS = 1e6
+LEAST_ROWS = 10
+# DeepEP's own default of `Buffer.num_sms`; the table sweeps it.
+COMMUNICATING_SMS = 20
+# TensorRT-LLM's table has one model.
+ALLTOALL_HIDDEN, ALLTOALL_PER_TOKEN = 7168, 8
+ALLTOALL_KINDS = {"NVLinkOneSided": exchanges.NVLINK_ONE_SIDED, "NVLinkTwoSided": exchanges.NVLINK_TWO_SIDED}
+# What a direction is made of, and whose values: dispatched in nvfp4, as TensorRT-LLM does with such weights.
+ALLTOALL_STEPS = {
+    exchanges.DISPATCH: ("alltoall_prepare", "alltoall_dispatch"),
+    exchanges.COMBINE: ("alltoall_combine",),
+}
+ALLTOALL_FORMAT = "nvfp4"
+
+
+def absorbed_tables(folder: Path) -> Iterator[Measured]:
+    """Yield the sum of the products before and after attention."""
+    rows = newest_rows(read_rows(folder, "mla_bmm"), "dtype")
+    for gpu, (engine, release, number_format), group in groups_of(rows, ("engine", "version", "dtype")):
+        sizes, seconds = _summed(group, "op", ("mla_gen_pre", "mla_gen_post"), ("tokens", "heads"))
+        yield Measured(
+            card=gpu.id, operator=absorbed.OPERATOR, engine=ENGINES[engine], release=release, variant=number_format,
+            grid=absorbed.GRID, roofline=absorbed.roofline(gpu, number_format),
+            sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[1]),
+        )  # fmt: skip
+
+
+def quantization_tables(folder: Path) -> Iterator[Measured]:
+    """Yield quantization by a given scale, and with the time to find it."""
+    rows = newest_rows(read_rows(folder, "quantize"))
+    for gpu, (engine, release), group in groups_of(rows, ("engine", "version")):
+        static = ("scale_matrix",)
+        for kind, phases in (
+            (quantization.STATIC, static),
+            (quantization.DYNAMIC, (*static, "compute_scale")),
+        ):
+            sizes, seconds = _summed(group, "phase", phases, ("m", "k"))
+            yield Measured(
+                card=gpu.id, operator=quantization.OPERATOR, engine=ENGINES[engine], release=release, variant=kind,
+                grid=quantization.GRID, roofline=quantization.roofline(gpu, kind),
+                sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[1]),
+            )  # fmt: skip
+
+
+def exchange_tables(folder: Path) -> Iterator[Measured]:
+    """Yield dispatch and combine of DeepEP by nodes and of TensorRT-LLM by ranks."""
+    for kind, columns in (
+        (exchanges.LOW_LATENCY, {step: (f"{step}_avg_t_us",) for step in ALLTOALL_STEPS}),
+        (exchanges.NORMAL, {step: (f"{step}_transmit_us", f"{step}_notify_us") for step in ALLTOALL_STEPS}),
+    ):
+        rows = read_rows(folder, kind)
+        if kind == exchanges.NORMAL:
+            default = (rows["dispatch_sms"] == COMMUNICATING_SMS) & (rows["combine_sms"] == COMMUNICATING_SMS)
+            rows = kept_rows(rows, default)
+        for gpu, (release, nodes), group in groups_of(newest_rows(rows, "nodes"), ("version", "nodes"), LEAST_ROWS):
+            tokens, hidden, per_token = numbers(group, "tokens", "hidden", "topk")
+            for step, parts in columns.items():
+                seconds = np.sum(numbers(group, *parts), axis=0) / MICROSECONDS
+                name = exchanges.variant(kind, step, int(nodes))
+                yield _exchange(gpu, "sglang", release, name, [tokens, hidden * per_token], seconds)
+    yield from _alltoall_tables(folder)
+
+
+def _alltoall_tables(folder: Path) -> Iterator[Measured]:
+    rows = read_rows(folder, "trtllm_alltoall")
+    rows = kept_rows(rows, rows["dtype"] == ALLTOALL_FORMAT)
+    for gpu, (kernel, release, ranks), group in groups_of(rows, ("kernel", "version", "ep"), LEAST_ROWS):
+        for step, operations in ALLTOALL_STEPS.items():
+            measured = tuple(name for name in operations if name in group["op"])
+            (tokens,), seconds = _summed(group, "op", measured, ("tokens",))
+            name = exchanges.variant(ALLTOALL_KINDS[kernel], step, int(ranks))
+            row = np.full_like(tokens, ALLTOALL_HIDDEN * ALLTOALL_PER_TOKEN)
+            yield _exchange(gpu, ENGINES["trtllm"], release, name, [tokens, row], seconds)
+
+
+def _exchange(gpu: Gpu, engine: str, release: str, name: str, sizes: list[FloatArray], seconds: FloatArray) -> Measured:
+    return Measured(
+        card=gpu.id, operator=exchanges.OPERATOR, engine=engine, release=release, variant=name,
+        grid=exchanges.GRID, roofline=exchanges.roofline(gpu, name),
+        sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[1]),
+    )  # fmt: skip
+
+
+def _summed(
+    rows: Rows, column: str, parts: tuple[str, ...], sizes: tuple[str, ...]
+) -> tuple[list[FloatArray], FloatArray]:
+    """Return sizes at which all parts were measured, and the seconds of all together."""
+    each = []
+    for part in parts:
+        kept = kept_rows(rows, rows[column] == part)
+        *keys, milliseconds = numbers(kept, *sizes, "ms")
+        each.append(dict(zip(zip(*[key.tolist() for key in keys], strict=True), milliseconds.tolist(), strict=True)))
+    common = sorted(set.intersection(*[set(times) for times in each]))
+    seconds = np.array([sum(times[key] for times in each) for key in common]) / MILLISECONDS
+    return [np.array(size, dtype=np.float64) for size in zip(*common, strict=True)], seconds

@@ -1,0 +1,72 @@
+"""Exchanges of tokens between the ranks that experts are divided over: DeepEP's two kinds, and TensorRT-LLM's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface
+from plimsoll.planners.operators.tables import Evidence, find
+
+OPERATOR = "exchanges"
+# A rank's tokens, features of a token times its experts.
+GRID = Grid(knots=(tuple(range(18)), (12, 14, 15, 16, 17, 18)), grows=(0, 1))
+DISPATCH, COMBINE = "dispatch", "combine"
+LOW_LATENCY, NORMAL, NVLINK_ONE_SIDED, NVLINK_TWO_SIDED = (
+    "deepep_low_latency",
+    "deepep_normal",
+    "nvlink_one_sided",
+    "nvlink_two_sided",
+)
+# DeepEP is measured by nodes, with 8 GPUs each, TensorRT-LLM's by ranks of one NVLink domain.
+MEASURED_SPANS = {
+    LOW_LATENCY: (1, 2, 4, 8),
+    NORMAL: (1, 2, 4, 8),
+    NVLINK_ONE_SIDED: (2, 4, 8, 16),
+    NVLINK_TWO_SIDED: (2, 4, 8, 16, 32, 64),
+}
+# Bytes of a value at least: dispatched in fp8, with TensorRT-LLM in nvfp4, and combined in 16 bits.
+LEAST_BYTES = {DISPATCH: 0.5, COMBINE: 1.0}
+# Part of a token's copies that leave the GPU at least: one goes to each rank with any of its experts, here of two.
+LEAST_PART_SENT = 1 / 16
+
+
+def roofline(gpu: Gpu, variant: str) -> Roofline:
+    """Return the time to send one copy to one other rank of two, of values in the fewest bytes.
+
+    It is far below what is sent where ranks are many, and keeps times from falling under the link's rate.
+    """
+    step = variant.split(",")[1]
+
+    def seconds(tokens: FloatArray, row: FloatArray) -> FloatArray:
+        return np.asarray(LEAST_BYTES[step] * LEAST_PART_SENT * tokens * row / gpu.link_bytes_per_second)
+
+    return seconds
+
+
+def variant(kind: str, step: str, span: int) -> str:
+    """Return the name of an exchange's variant; `span` are nodes, or ranks of TensorRT-LLM's."""
+    return f"{kind},{step},{span}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Exchange:
+    """One direction of an exchange."""
+
+    surface: Surface
+    evidence: Evidence
+
+    def seconds(self, tokens: npt.ArrayLike, hidden: npt.ArrayLike, per_token: npt.ArrayLike) -> FloatArray:
+        """Return the seconds of one layer for so many tokens of each rank, evenly routed."""
+        row = np.asarray(hidden, dtype=np.float64) * np.asarray(per_token, dtype=np.float64)
+        return self.surface.seconds(tokens, row)
+
+
+def exchange(gpu: Gpu, engine: str, kind: str, step: str, span: int) -> Exchange | None:
+    """Return an exchange over so many nodes or ranks, by the nearest that was measured, None where no card was."""
+    spans = sorted(MEASURED_SPANS[kind], key=lambda each: abs(np.log2(each / span)))
+    found = find(gpu, OPERATOR, engine, [(variant(kind, step, each),) for each in spans], GRID, roofline)
+    return None if found is None else Exchange(surface=found[0], evidence=found[1])
