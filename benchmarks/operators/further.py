@@ -20,7 +20,7 @@ from benchmarks.operators.measurements import (
     shapes_of,
 )
 from plimsoll.planners.ground.hardware import Gpu
-from plimsoll.planners.operators import absorbed, exchanges, quantization
+from plimsoll.planners.operators import absorbed, exchanges, quantization, sparse_latent
 from plimsoll.planners.operators.surface import FloatArray
 
 MICROSECONDS = 1e6
@@ -36,6 +36,45 @@ ALLTOALL_STEPS = {
     exchanges.COMBINE: ("alltoall_combine",),
 }
 ALLTOALL_FORMAT = "nvfp4"
+
+
+# Models whose blocks are alike, by a part of their names.
+SPARSE_FAMILIES = {"DeepSeek-V3.2": sparse_latent.DEEPSEEK, "GLM-5": sparse_latent.GLM}
+# Blocks over prompts that were timed eagerly, all or in part, so that the host hides the kernels.
+EAGER_PROMPTS = ("vllm", "sglang")
+
+
+def sparse_tables(folder: Path) -> Iterator[Measured]:
+    """Yield blocks of sparse attention over a cache and over prompts with nothing cached, of kernels the faster."""
+    rows = read_rows(folder, "dsa_module")
+    is_prompt = rows["phase"] == "context"
+    kept = (is_prompt & ~np.isin(rows["engine"], EAGER_PROMPTS) & (rows["step"] == 0)) | ~is_prompt
+    rows = kept_rows(rows, kept)
+    rows["family"] = np.array(
+        [next(SPARSE_FAMILIES[part] for part in SPARSE_FAMILIES if part in m) for m in rows["model"]]
+    )
+    columns = ("engine", "version", "op", "family", "kv_dtype", "gemm_type")
+    for gpu, (engine, release, operation, *formats), group in groups_of(rows, columns):
+        choice = sparse_latent.SKIPPED if operation.endswith("skip_indexer") else sparse_latent.INDEXED
+        name = sparse_latent.variant(*formats, choice)
+        is_token = "generation" in operation
+        phase = sparse_latent.TOKEN if is_token else sparse_latent.PROMPT
+        sizes, seconds = _fastest(group, ("batch", "step" if is_token else "isl", "heads"))
+        roofline = sparse_latent.token_roofline if is_token else sparse_latent.prompt_roofline
+        yield Measured(
+            card=gpu.id, operator=phase, engine=ENGINES[engine], release=release, variant=name,
+            grid=sparse_latent.TOKEN_GRID if is_token else sparse_latent.PROMPT_GRID, roofline=roofline(gpu, name),
+            sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[0], sizes[2]),
+        )  # fmt: skip
+
+
+def _fastest(rows: Rows, sizes: tuple[str, ...]) -> tuple[list[FloatArray], FloatArray]:
+    """Return sizes and the least seconds of each: an engine has several kernels and takes the faster."""
+    *keys, milliseconds = numbers(rows, *sizes, "ms")
+    distinct, places = np.unique(np.array(keys), axis=1, return_inverse=True)
+    least = np.full(distinct.shape[1], np.inf)
+    np.minimum.at(least, places.ravel(), milliseconds)
+    return list(distinct), least / MILLISECONDS
 
 
 def absorbed_tables(folder: Path) -> Iterator[Measured]:

@@ -76,9 +76,8 @@ class Surface:
                 varying.append(size)
             else:
                 low, part = _cell(axis, math.log2(float(size)))
-                place = (slice(None),) * len(knots)
-                below = values[(*place, low)]
-                values = below + (values[(*place, low + 1)] - below) * part
+                below = values.take(low, len(knots))
+                values = below + (values.take(low + 1, len(knots)) - below) * part
         if not varying:
             return np.asarray(values)
         if len(varying) == 1:
