@@ -23,8 +23,9 @@ MILLISECONDS = 1e3
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 # A release that was kept by the source to show drift, where a newer one stands beside it.
 DRIFT = ("h100_sxm", "vllm", "0.14.0")
-# vLLM's products by blocks are timed eagerly, so that the host hides the kernel.
-EAGER_PRODUCTS = ("vllm", "fp8_block")
+# vLLM's products by blocks are timed eagerly, so that the host hides the kernel; TensorRT-LLM's in nvfp4 without the
+# tuning that it does at start (trtllm::nvfp4_gemm asks AutoTuner, which collect_gemm.py never runs).
+UNFIT_PRODUCTS = (("vllm", "fp8_block"), ("trtllm", "nvfp4"))
 # Kernels timed without the tuning that an engine does at start, older ones several times slower than their successor,
 # one measured below the time that its weights take to read, and ones for other activations.
 UNFIT_EXPERTS = (
@@ -138,9 +139,11 @@ def shapes_of(*sizes: FloatArray) -> npt.NDArray[np.generic]:
 def _products(folder: Path) -> Iterator[Measured]:
     rows = read_rows(folder, "gemm")
     drift = (rows["system"] == DRIFT[0]) & (rows["engine"] == DRIFT[1]) & (rows["version"] == DRIFT[2])
-    eager = (rows["engine"] == EAGER_PRODUCTS[0]) & (rows["dtype"] == EAGER_PRODUCTS[1])
+    unfit = np.zeros(len(rows["ms"]), dtype=bool)
+    for engine, number_format in UNFIT_PRODUCTS:
+        unfit |= (rows["engine"] == engine) & (rows["dtype"] == number_format)
     # RTX PRO 6000's table by blocks is an older release's, timed like the others' graphs.
-    rows = newest_rows(kept_rows(rows, ~drift & ~eager), "dtype")
+    rows = newest_rows(kept_rows(rows, ~drift & ~unfit), "dtype")
     for gpu, (engine, release, number_format), group in groups_of(rows, ("engine", "version", "dtype")):
         m, n, k = numbers(group, "m", "n", "k")
         yield Measured(

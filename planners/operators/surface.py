@@ -69,17 +69,19 @@ class Surface:
 
     def _interpolated(self, sizes: list[FloatArray]) -> FloatArray:
         """Return the logarithm between the knots; sizes alike at all points narrow the grid before it is read."""
-        values, knots, varying = self.log2_seconds, [], []
+        values: FloatArray = self.log2_seconds
+        knots: list[tuple[float, ...]] = []
+        varying: list[FloatArray] = []
         for axis, size in zip(self.knots, sizes, strict=True):
             if size.ndim:
                 knots.append(axis)
                 varying.append(size)
             else:
                 low, part = _cell(axis, math.log2(float(size)))
-                below = values.take(low, len(knots))
-                values = below + (values.take(low + 1, len(knots)) - below) * part
+                below = np.asarray(values.take(low, len(knots)))
+                values = np.asarray(below + (values.take(low + 1, len(knots)) - below) * part)
         if not varying:
-            return np.asarray(values)
+            return values
         if len(varying) == 1:
             return np.asarray(np.interp(np.log2(varying[0]), knots[0], values))
         flat = [size.ravel() for size in np.broadcast_arrays(*varying)]

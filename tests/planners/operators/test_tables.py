@@ -53,6 +53,13 @@ def test_another_engine_stands_in_where_one_was_not_measured():
     assert not evidence.is_own_engine
 
 
+def test_products_measured_without_their_tuning_have_another_engines_stand_in():
+    _, evidence = found("b200-sxm-180gb", "tensorrt-llm", "nvfp4")
+
+    assert (evidence.card, evidence.engine) == ("b200-sxm-180gb", "sglang")
+    assert not evidence.is_own_engine
+
+
 def test_a_variant_that_no_card_has_is_not_found():
     assert found("h100-sxm-80gb", "vllm", "fp8_double") is None
     assert not found("h100-sxm-80gb", "vllm", "nvfp4")[1].is_own_card
