@@ -119,14 +119,23 @@ class TokenAttention:
 
 
 def prompt_attention(gpu: Gpu, engine: str, head_size: int, cache_format: str = ARITHMETIC) -> PromptAttention:
-    """Return attention over prompts in 16-bit arithmetic, by the nearest size of heads that was measured."""
-    caches = dict.fromkeys((cache_format, *CACHE_BYTES))
-    wanted = [(prompt_variant(ARITHMETIC, cache, size),) for size in _sizes(head_size) for cache in caches]
-    asked = prompt_variant(ARITHMETIC, cache_format, head_size)
-    found = find(gpu, PROMPT, engine, [(asked,), *wanted], PROMPT_GRID, prompt_roofline)
+    """Return attention over prompts, by the nearest size of heads that was measured.
+
+    Into a cache in fp8 engines attend in fp8 where they have such kernels, and in 16 bits else.
+    """
+    wanted = [_prompt_variants(cache_format, size) for size in _sizes(head_size)]
+    asked = tuple(variant.rpartition(",")[0] + f",{head_size}" for variant in wanted[0])
+    found = find(gpu, PROMPT, engine, [asked, *wanted], PROMPT_GRID, prompt_roofline)
     if found is None:
         raise KeyError(head_size)
     return PromptAttention(surface=found[0], evidence=found[1])
+
+
+def _prompt_variants(cache_format: str, size: int) -> tuple[str, ...]:
+    plain = prompt_variant(ARITHMETIC, ARITHMETIC, size)
+    if cache_format == ARITHMETIC:
+        return (plain,)
+    return (prompt_variant(cache_format, cache_format, size), prompt_variant(ARITHMETIC, cache_format, size), plain)
 
 
 def token_attention(gpu: Gpu, engine: str, head_size: int, cache_format: str = ARITHMETIC) -> TokenAttention:

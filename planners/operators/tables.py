@@ -18,6 +18,7 @@ from numpy.lib.npyio import NpzFile
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.operators.formats import operations_per_second
 from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface, at_knots
 
 FOLDER = Path(__file__).parent / "surfaces"
@@ -26,6 +27,7 @@ STEPS_OF_A_DOUBLING = 256
 LOG2_NANOSECONDS = math.log2(1e9)
 SEPARATOR = "|"
 MOST_KEPT_TABLES = 1024
+SIXTEEN_BITS = ("fp16",)
 # The roofline of a variant on a card.
 RooflineOf = Callable[[Gpu, str], Roofline]
 
@@ -186,6 +188,5 @@ def _distance(gpu: Gpu, other: Gpu) -> float:
     if gpu.id == other.id:
         return -1.0
     bandwidth = math.log(gpu.memory_bytes_per_second / other.memory_bytes_per_second)
-    rates, others = gpu.peak_flops_per_second, other.peak_flops_per_second
-    arithmetic = math.log(rates.get("fp16", rates["fp32"]) / others["fp16"])
+    arithmetic = math.log(operations_per_second(gpu, SIXTEEN_BITS) / operations_per_second(other, SIXTEEN_BITS))
     return abs(bandwidth) + abs(arithmetic)

@@ -13,12 +13,13 @@ from plimsoll.planners.serving.formats.weight_format import weight_format
 from plimsoll.planners.serving.releases.served_models import runs_code_of
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.speed_notes import speed_notes
 from plimsoll.planners.serving.weights.stages import replica_stages
 
 # What engines make of a checkpoint in 16 bits while they load it, and the format that it has until then.
 ON_LOADING, PLAIN_WEIGHTS = "fp8", "bf16"
-# The latencies' measurements are of weights in 16 and 8 bits.
-FEWEST_TIMED_BITS = 8
+# bitsandbytes unpacks it by kernels of its own.
+UNMEASURED_FORMAT = "nf4"
 RATE_NOTE = (
     "Requests arrive at random (Poisson). Prompts queue for each other as in M/D/1 and for a free place as in M/M/c; "
     "the 99th percentiles include both waits."
@@ -32,19 +33,14 @@ DRAFT_NOTE = (
     "The drafter is assumed to be one layer of the model's size (multi-token prediction, EAGLE); its weights and cache "
     "are not counted. The launch files name no drafter: add one, or the engine drafts nothing."
 )
-FITTED_ON = (
-    "Latencies follow a roofline model fitted to each engine's public runs of eight models on H100, H200, B200 and "
-    "B300; other GPUs use the same fit at their own rates. Nine in ten of these runs lie between the low and high "
-    "ends, each with its model left out of the fit; its form was chosen on the same runs, so a new model may be "
-    "further off."
-)
 
 
-def _engine_notes(settings: Settings) -> tuple[str, ...]:
-    rule = engine_named(settings.profile.engine).memory_note
+def _engine_notes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[str]:
+    yield engine_named(settings.profile.engine).memory_note
     if settings.profile.timed_as is None:
-        return (rule, f"The speed of {settings.profile.engine} cannot be predicted yet, so performance is omitted.")
-    return (rule, FITTED_ON)
+        yield f"The speed of {settings.profile.engine} cannot be predicted yet, so performance is omitted."
+    elif best.deployment is not None:
+        yield from speed_notes(settings.profile, question.hardware.gpu, best.deployment.work)
 
 
 def _model_notes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[str]:
@@ -105,7 +101,7 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
         f"{figure(best.replica.utilization_fraction)}, block_size {settings.block_size}, max_num_batched_tokens "
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
-    yield from _engine_notes(settings)
+    yield from _engine_notes(question, settings, best)
     yield from _model_notes(question, settings, best)
     yield from best.replica.cache.notes(settings.profile)
     if best.replica.cache.source_tokens:
@@ -123,13 +119,13 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     gpu = question.hardware.gpu
     if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
         yield (
-            f"{gpu.id} has no published rate for {settings.weights.compute_formats[0]}; products are timed at the rate "
-            "of another format that it computes these weights in."
+            f"{gpu.id} has no published rate for {settings.weights.compute_formats[0]}; products are timed in the "
+            "format that it computes these weights in."
         )
-    if settings.weights.element_bits < FEWEST_TIMED_BITS:
+    if settings.weights.name == UNMEASURED_FORMAT:
         yield (
-            "4-bit weights are read at their own size and multiplied at a 16-bit rate; unpacking them takes no time "
-            "here."
+            "No products with weights in NF4 were measured: they are timed as those of 4-bit integers, which other "
+            "kernels unpack."
         )
     logged = settings.profile.logged_gpu
     if logged is not None and not gpu.id.startswith(logged):

@@ -233,15 +233,15 @@ def _layout(candidate: Candidate) -> ServingLayout:
 def _performance(best: Candidate) -> Performance | None:
     if best.state is None or best.deployment is None:
         return None
-    fitted = best.deployment.work.efficiency
+    first_band, token_band = best.deployment.work.first_token_band, best.deployment.work.token_band
     first, token = best.state.ttft_seconds, best.state.tpot_seconds
     return Performance(
         ttft_seconds=first,
-        ttft_low_seconds=first * fitted.first_token_band.low,
-        ttft_high_seconds=first * fitted.first_token_band.high,
+        ttft_low_seconds=first * first_band.low,
+        ttft_high_seconds=first * first_band.high,
         tpot_seconds=token,
-        tpot_low_seconds=token * fitted.token_band.low,
-        tpot_high_seconds=token * fitted.token_band.high,
+        tpot_low_seconds=token * token_band.low,
+        tpot_high_seconds=token * token_band.high,
         output_tokens_per_second=best.output_tokens_per_second,
         requests_per_second=best.state.requests_per_second,
         ttft_p99_seconds=best.state.ttft_p99_seconds,

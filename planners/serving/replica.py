@@ -21,7 +21,7 @@ from plimsoll.planners.serving.engines.budgets import stage_budgets
 from plimsoll.planners.serving.engines.caches import replica_cache
 from plimsoll.planners.serving.memory.budget import StageBudget
 from plimsoll.planners.serving.settings.settings import Settings
-from plimsoll.planners.serving.times.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.times.replica_work import ReplicaWork, replica_work
 from plimsoll.planners.serving.weights.stages import Stage, replica_stages
 
 FITS, TIGHT, NO = "fits", "tight", "no"
@@ -164,7 +164,14 @@ def _last_block_waste(settings: Settings, cache: Cache) -> float:
 
 def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> ReplicaWork:
     """Return what the replica does for each token."""
-    return replica_work(question.model, settings, question.hardware, replica.stages, replica.degrees)
+    return replica_work(
+        question.model,
+        settings,
+        question.hardware,
+        replica.stages,
+        replica.degrees,
+        has_scale_blocks=question.scale_block is not None,
+    )
 
 
 def _memory(

@@ -1,4 +1,4 @@
-"""The fit of the roofline's weights, and the same fit with one model after another left out.
+"""The fit of what engines add to their operators, and the same fit with one model after another left out.
 
     python -m benchmarks.accuracy.serving.fit
 
@@ -16,36 +16,51 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
-from plimsoll.planners.serving.times.efficiency import AT_PEAK, timed_engines
-from plimsoll.planners.serving.times.pace import decode_terms, prefill_terms
+from plimsoll.planners.calibration.ridge import ridge
+from plimsoll.planners.serving.times.efficiency import timed_engines
+from plimsoll.planners.serving.times.pace import pace_of
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Parts = Mapping[str, Floats]
 
-# Physical starting values: reading takes a little longer than at the peak rate, MoE kernels more; a kernel takes some
-# 4 us from start to end, and a little less on Blackwell; quantizing a product's inputs 1 us; handing one token to one
-# client 20 us. A prompt runs at 1/1.8 of the peak alone; the all-reduces of others' prompts hide behind their
-# computation in part. The fit is drawn to them where rows are few.
-DECODE_PRIOR = {
-    "dense_weights": 1.15, "expert_weights": 1.4, "expert_tiles": 1.15, "compute_beyond_reading": 1.0, "cache": 1.0,
-    "all_reduce": 1.5, "operations": 4e-6, "blackwell_operations": 3e-6, "parallel_layers": 2e-5,
-    "quantized_matmuls": 1e-6, "others_prefill_dense": 1.0, "others_prefill_mixture": 1.5,
-    "others_prefill_all_reduce": 0.6, "requests": 2e-5, "steps": 8e-4,
-}  # fmt: skip
-PREFILL_PRIOR = {
-    "requests": 0.02, "compute_dense": 1.8, "compute_mixture": 3.0, "queued_dense": 0.15, "queued_mixture": 0.15,
-    "all_reduce": 2.0, "queued_all_reduce": 0.15, "operations": 8e-6, "decode_step": 1.5, "weights": 1.0,
-}  # fmt: skip
-# How strongly values are drawn to the prior, in rows: for all engines together, then for each.
-TOKEN_ROWS = (2.0, 10.0)
-FIRST_TOKEN_ROWS = (0.2, 1.0)
-# Residuals beyond these count by their size and not by its square.
-TOKEN_OUTLIER, FIRST_TOKEN_OUTLIER = 0.15, 0.2
-ROUNDS, SWEEPS, CONVERGED = 6, 4000, 1e-7
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A fitted term: the value that it is drawn to, and how far from it, as a natural logarithm, it may well lie."""
+
+    name: str
+    prior: float
+    spread: float
+
+
+# A kernel's end and the next one's start, a little after it in a CUDA graph; at an exchange ranks that are a few
+# microseconds apart; a step's launch and its sampling; handing one token to one client. Other requests' prompts hold a
+# token up while they are computed, wholly where all steps are mixed, half where those that came together go first.
+STEP_TERMS = (
+    Term(name="kernel_seconds", prior=1e-6, spread=0.5),
+    Term(name="exchange_seconds", prior=3e-6, spread=0.5),
+    Term(name="host_seconds", prior=4e-4, spread=0.7),
+    Term(name="request_seconds", prior=2e-5, spread=0.7),
+    Term(name="others_prompts", prior=0.85, spread=0.3),
+)
+FIRST_TOKEN_TERMS = (
+    Term(name="host_seconds", prior=0.03, spread=1.0),
+    Term(name="prompt", prior=1.2, spread=0.3),
+    Term(name="queued_prompts", prior=0.2, spread=0.7),
+    Term(name="awaited_steps", prior=1.5, spread=0.5),
+)
+# One standard deviation of the logarithm of a measured value about its estimate; residuals beyond the other count by
+# their size and not by its square (Huber 1964).
+TOKEN_ERROR, TOKEN_OUTLIER = 0.12, 0.15
+FIRST_TOKEN_ERROR, FIRST_TOKEN_OUTLIER = 0.25, 0.2
+ROUNDS = 4
+# An engine's terms lie this much nearer to those of all engines together than these may lie to the priors.
+ENGINE_SPREAD = 0.3
 # A group of n rows weighs as n to this power: between a row like any other and a group like any other.
 GROUP_POWER = 0.5
-# A value is drawn no further down than to this part of the prior.
-LEAST_OF_PRIOR = 0.05
+# No term is drawn further from its prior than by this factor's logarithm, in spreads.
+FURTHEST = 8.0
 BAND = (0.05, 0.95)
 # One deployment in so many is kept from every choice of the form and its priors, by the digest of its name.
 KEPT_BACK = 4
@@ -53,21 +68,19 @@ KEPT_BACK = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Rows of terms with what was measured; how strongly each value is drawn to its prior, in rows.
+    """Rows with the parts of an estimate and what was measured; `estimate` makes seconds of parts and terms.
 
-    `groups` weigh as the root of their rows, `families` are left out together. No value falls below its `least`.
+    `groups` weigh as the root of their rows, `families` are left out together.
     """
 
-    names: tuple[str, ...]
-    terms: Floats
+    terms: tuple[Term, ...]
+    estimate: Callable[[Parts, Sequence[float]], Floats]
+    parts: Parts
     measured: Floats
     engines: npt.NDArray[np.str_]
     families: npt.NDArray[np.str_]
     groups: npt.NDArray[np.str_]
-    prior: Floats
-    least: Floats
-    together: Floats
-    each: Floats
+    error: float
     outlier: float
 
     def held_out(self) -> Floats:
@@ -75,104 +88,123 @@ class Problem:
         estimates = np.zeros(len(self.measured))
         for family in np.unique(self.families):
             rows = self.families == family
-            weights = self.fit(~rows)
-            estimates[rows] = self.estimates(weights)[rows]
+            values = self.fit(~rows)
+            estimates[rows] = self.estimates(values)[rows]
         return estimates
 
-    def estimates(self, weights: Mapping[str, Floats]) -> Floats:
-        """Return every row's estimate by its engine's weights."""
-        chosen = np.array([weights[engine] for engine in self.engines])
-        return np.asarray((self.terms * chosen).sum(axis=1))
+    def estimates(self, values: Mapping[str, Floats]) -> Floats:
+        """Return every row's estimate by its engine's terms."""
+        estimates = np.zeros(len(self.measured))
+        for engine in np.unique(self.engines):
+            rows = self.engines == engine
+            estimates[rows] = self.estimate(self._parts(rows), values[str(engine)])
+        return estimates
 
     def fit(self, rows: Bools) -> dict[str, Floats]:
-        """Return each engine's weights, drawn to those of all engines together."""
-        pooled = np.maximum(self._solve(rows, self.prior, self.together), LEAST_OF_PRIOR * self.prior)
+        """Return each engine's terms, drawn to those of all engines together."""
+        priors = np.array([term.prior for term in self.terms])
+        spreads = np.array([term.spread for term in self.terms])
+        pooled = self._solve(rows, priors, spreads)
         return {
-            str(engine): self._solve(rows & (self.engines == engine), pooled, self.each)
+            str(engine): self._solve(rows & (self.engines == engine), pooled, ENGINE_SPREAD * spreads)
             for engine in np.unique(self.engines)
         }
 
-    def _solve(self, rows: Bools, prior: Floats, penalty: Floats) -> Floats:
-        """Return the weights of least relative error: large groups held down, outliers by their size (Huber 1964)."""
+    def _parts(self, rows: Bools) -> Parts:
+        return {name: values[rows] for name, values in self.parts.items()}
+
+    def _solve(self, rows: Bools, priors: Floats, spreads: Floats) -> Floats:
+        """Return the terms of least squared logarithms, outliers by their size, large groups held down."""
         if not rows.any():
-            return prior
-        relative = self.terms[rows] / self.measured[rows][:, None] * prior
+            return priors
+        parts, measured = self._parts(rows), self.measured[rows]
         counts = Counter(self.groups[rows].tolist())
-        each = np.array([counts[group] ** ((GROUP_POWER - 1) / 2) for group in self.groups[rows].tolist()])
-        each /= np.sqrt((each**2).mean())
-        scale, drawn = each.copy(), np.sqrt(penalty)
-        solution = np.ones(len(prior))
+        weights = np.array([counts[group] ** ((GROUP_POWER - 1) / 2) for group in self.groups[rows].tolist()])
+        usual = self.error / (weights / np.sqrt((weights**2).mean()))
+
+        def residuals(offsets: Floats) -> Floats:
+            return np.asarray(1 - self.estimate(parts, priors * np.exp(offsets * spreads)) / measured)
+
+        errors = usual
         for _ in range(ROUNDS):
-            solution = bounded(
-                np.vstack([relative * scale[:, None], np.diag(drawn)]),
-                np.concatenate([scale, drawn]),
-                least=self.least / prior,
-            )
-            residual = np.maximum(np.abs(relative @ solution - 1), 1e-3)
-            scale = each * np.minimum(1, np.sqrt(self.outlier / residual))
-        return solution * prior
-
-
-def bounded(matrix: Floats, target: Floats, *, least: Floats) -> Floats:
-    """Return the least-squares solution of which no part is below its `least`, by coordinate descent."""
-    normal, right = matrix.T @ matrix, matrix.T @ target
-    solution = least.copy()
-    for _ in range(SWEEPS):
-        before = solution.copy()
-        for index in range(len(solution)):
-            step = (right[index] - normal[index] @ solution) / max(normal[index, index], 1e-18)
-            solution[index] = max(least[index], solution[index] + step)
-        if np.max(np.abs(solution - before)) < CONVERGED * np.max(np.abs(solution)):
-            break
-    return solution
+            found = ridge(residuals, errors=errors, spread=1.0, ceiling=np.full(len(priors), FURTHEST))
+            errors = usual * np.sqrt(np.maximum(1.0, np.abs(found.residual) / self.outlier))
+        return np.asarray(priors * np.exp(found.offsets * spreads))
 
 
 def token_problem(cases: Sequence[LatencyCase]) -> Problem:
     """Return the rows of times between tokens."""
     measured = np.array([case.token_seconds for case in cases])
-    return _problem(cases, _decode, measured, prior=DECODE_PRIOR, rows=TOKEN_ROWS, outlier=TOKEN_OUTLIER)
+    return _problem(cases, STEP_TERMS, step_estimate, step_parts, measured, (TOKEN_ERROR, TOKEN_OUTLIER))
 
 
 def first_token_problem(cases: Sequence[LatencyCase]) -> Problem:
-    """Return the rows of times to the first token; the decode step's part is as the planner has it."""
+    """Return the rows of times to the first token; the decode step is as the planner has it."""
     timed = [case for case in cases if case.first_token_seconds]
     measured = np.array([case.first_token_seconds or 0.0 for case in timed])
-    return _problem(timed, _prefill, measured, prior=PREFILL_PRIOR, rows=FIRST_TOKEN_ROWS, outlier=FIRST_TOKEN_OUTLIER)
+    limits = FIRST_TOKEN_ERROR, FIRST_TOKEN_OUTLIER
+    return _problem(timed, FIRST_TOKEN_TERMS, first_token_estimate, first_token_parts, measured, limits)
 
 
 def _problem(
     cases: Sequence[LatencyCase],
-    terms_of: Callable[[LatencyCase], Mapping[str, float]],
+    terms: tuple[Term, ...],
+    estimate: Callable[[Parts, Sequence[float]], Floats],
+    parts_of: Callable[[LatencyCase], Mapping[str, float]],
     measured: Floats,
-    *,
-    prior: Mapping[str, float],
-    rows: tuple[float, float],
-    outlier: float,
+    limits: tuple[float, float],
 ) -> Problem:
-    names = tuple(prior)
-    terms = [terms_of(case) for case in cases]
+    rows = [parts_of(case) for case in cases]
     return Problem(
-        names=names,
-        terms=np.array([[row[name] for name in names] for row in terms]),
+        terms=terms,
+        estimate=estimate,
+        parts={name: np.array([row[name] for row in rows]) for name in rows[0]},
         measured=measured,
         engines=np.array([case.engine for case in cases]),
         families=np.array([case.family for case in cases]),
         groups=np.array([f"{case.family} {case.gpu}" for case in cases]),
-        prior=np.array([prior[name] for name in names]),
-        least=np.array([1.0 if name in AT_PEAK else 0.0 for name in names]),
-        together=np.full(len(names), rows[0]),
-        each=np.full(len(names), rows[1]),
-        outlier=outlier,
+        error=limits[0],
+        outlier=limits[1],
     )
 
 
-def _decode(case: LatencyCase) -> Mapping[str, float]:
-    return decode_terms(case.work, case.batch, case.traffic)
+def step_parts(case: LatencyCase) -> Mapping[str, float]:
+    """Return what the terms of a step multiply; no row has pipeline stages."""
+    pace = pace_of(case.work, case.traffic)
+    work, requests = case.work, pace.rank_requests(case.batch)
+    return {
+        "operators": work.linear_seconds(requests) + pace.attention.at(requests) + work.head.at(requests),
+        "kernels": float(work.kernels),
+        "exchanges": work.exchanges,
+        "requests": requests,
+        "overlaps": float(work.overlaps_host),
+        "others": pace.others_seconds(case.batch) / work.efficiency.step.others_prompts,
+    }
 
 
-def _prefill(case: LatencyCase) -> Mapping[str, float]:
-    terms = prefill_terms(case.work, case.batch, case.traffic)
-    return {**terms, "all_reduce": case.work.all_reduce_seconds(case.traffic.input_tokens)}
+def step_estimate(parts: Parts, terms: Sequence[float]) -> Floats:
+    """Return the times between tokens as `planners/serving/times/pace.py` has them."""
+    kernel, exchange, host, request, others = terms
+    card = parts["operators"] + kernel * parts["kernels"] + exchange * parts["exchanges"]
+    prepared = host + request * parts["requests"]
+    step = np.where(parts["overlaps"] > 0, np.maximum(card, prepared), card + prepared)
+    return np.asarray(step + others * parts["others"])
+
+
+def first_token_parts(case: LatencyCase) -> Mapping[str, float]:
+    """Return what the terms of a first token multiply."""
+    pace = pace_of(case.work, case.traffic)
+    return {
+        "prompt": case.work.prompt_alone_seconds(case.traffic.prefill_tokens),
+        "queued": (pace.rank_requests(case.batch) - 1) * pace.prompt_pass_seconds,
+        "step": pace.step_seconds(case.batch),
+    }
+
+
+def first_token_estimate(parts: Parts, terms: Sequence[float]) -> Floats:
+    """Return the times to the first token as `planners/serving/times/pace.py` has them."""
+    host, prompt, queued, awaited = terms
+    return np.asarray(host + prompt * parts["prompt"] + queued * parts["queued"] + awaited * parts["step"])
 
 
 def is_kept_back(case: LatencyCase) -> bool:
@@ -193,15 +225,15 @@ def main() -> None:
     tokens = token_problem(cases)
     firsts = first_token_problem(cases)
     parts = (
-        ("decode", "token_band", tokens, tokens.fit(np.ones(len(tokens.measured), bool)), tokens.held_out()),
-        ("prefill", "first_token_band", firsts, firsts.fit(np.ones(len(firsts.measured), bool)), firsts.held_out()),
+        ("step", "token_band", tokens, tokens.fit(np.ones(len(tokens.measured), bool)), tokens.held_out()),
+        ("first_token", "first_token_band", firsts, firsts.fit(np.ones(len(firsts.measured), bool)), firsts.held_out()),
     )
     for engine in timed_engines():
         print(f"# {engine}")
-        for part, band_name, problem, weights, held_out in parts:
+        for part, band_name, problem, values, held_out in parts:
             print(f"[{part}]")
-            for name, weight in zip(problem.names, weights[engine], strict=True):
-                print(f"{name} = {weight:.4g}")
+            for term, value in zip(problem.terms, values[engine], strict=True):
+                print(f"{term.name} = {value:.3g}")
             low, high = band(problem, held_out, engine)
             print(f"\n[{band_name}]\nlow = {low:.2f}\nhigh = {high:.2f}\n")
 

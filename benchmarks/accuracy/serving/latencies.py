@@ -12,13 +12,14 @@ from pathlib import Path
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import NotYetAvailable, PlimsollError
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable, PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees, has_experts
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.serving.replica import plan_replica
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
-from plimsoll.planners.serving.times.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.times.replica_work import ReplicaWork, replica_work
 from plimsoll.planners.serving.traffic import Traffic
 from plimsoll.planners.serving.weights.stages import replica_stages
 
@@ -33,6 +34,8 @@ GPUS = {
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 MODELS = {"zhipuai/GLM-5": "zai-org/GLM-5"}
 FORMATS = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "int4": "int4", "": "bf16"}
+# Whose makers publish them in 8 bits with a scale for each block of so many features each way.
+WITH_SCALE_BLOCKS, SCALE_BLOCK = ("DeepSeek", "Qwen3", "GLM"), 128
 # Beyond a node of 8 the rows do not say what links the cards.
 MOST_GPUS = 8
 MILLISECONDS = 1e3
@@ -157,18 +160,15 @@ def _reason_to_doubt(case: LatencyCase) -> str | None:
     """Return why a measurement is not of what its row prints."""
     if case.places is not None and case.batch > case.places:
         return "more requests at once than the cache is planned to hold"
-    if _least_seconds(case) > case.request_seconds:
-        return "faster than the card's own rates: prompts were cached, or fewer requests ran"
+    if _prompts_seconds(case) > case.request_seconds:
+        return "faster than its prompts' operators alone: prompts were cached, or fewer requests ran"
     return None
 
 
-def _least_seconds(case: LatencyCase) -> float:
-    """Return what a request takes at the card's own rates, in which each of its rank's requests prefills once."""
-    work, traffic = case.work, case.traffic
-    requests = max(1.0, case.batch / work.attention_data_parallel)
-    step = work.weight_bytes_read(case.batch) / work.memory_bytes_per_second
-    step += requests * work.cache_seconds(traffic.context_tokens)
-    return requests * work.prefill_compute_seconds(traffic.input_tokens) + traffic.output_tokens * step
+def _prompts_seconds(case: LatencyCase) -> float:
+    """Return what the operators of the prompts take that a rank's requests send in the time of one."""
+    requests = max(1.0, case.batch / case.work.attention_data_parallel)
+    return requests * case.work.prompt_pass_seconds(case.traffic.input_tokens)
 
 
 def _places(question: ServingQuestion, settings: Settings, degrees: Degrees) -> int | None:
@@ -192,8 +192,15 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=MOST_GPUS
     )
     sequence = int(row["isl"]) + int(row["osl"])
+    weights = _weights(row)
     question = ServingQuestion(
-        model=spec, hardware=hardware, weights=_weights(row), engine=ENGINES[row["engine"]], max_model_len=sequence
+        model=spec,
+        hardware=hardware,
+        weights=weights,
+        scale_block=SCALE_BLOCK if weights == "fp8" and _has_scale_blocks(row["model"]) else None,
+        engine=ENGINES[row["engine"]],
+        engine_version=_release(row),
+        max_model_len=sequence,
     )
     settings = resolve_settings(question)
     stages = replica_stages(spec, settings.weights, degrees, engine=ENGINES["vllm"])
@@ -203,13 +210,26 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         gpu=row["gpu"],
         source="sweep" if SWEEP_ID.search(_id(row)) else "NVIDIA",
         deployment="|".join(row[name] for name in DEPLOYMENT),
-        work=replica_work(spec, settings, hardware, stages, degrees),
+        work=replica_work(spec, settings, hardware, stages, degrees, has_scale_blocks=question.scale_block is not None),
         places=_places(question, settings, degrees),
         batch=float(row["clients"]),
         traffic=Traffic(input_tokens=int(row["isl"]), output_tokens=int(row["osl"])),
         token_seconds=float(row["tpot_ms"]) / MILLISECONDS,
         first_token_seconds=float(row["ttft_ms"]) / MILLISECONDS if row["ttft_ms"] else None,
     )
+
+
+def _release(row: Mapping[str, str]) -> str | None:
+    """Return the release that a row names if it is known, else None for the newest."""
+    try:
+        return engine_profile(ENGINES[row["engine"]], row["version"] or None).version
+    except InvalidQuestion:
+        return None
+
+
+def _has_scale_blocks(name: str) -> bool:
+    """Return whether a model's checkpoints in 8 bits have scales by blocks; Llama's have not."""
+    return any(part in name for part in WITH_SCALE_BLOCKS)
 
 
 def _model(name: str) -> ModelSpec:

@@ -1,8 +1,8 @@
 """The serving planner against public start-up logs and latencies, as tables.
 
-Latencies are shown twice: with the planner's own weights, and with weights fitted
+Latencies are shown twice: with the planner's own terms, and with terms fitted
 without the row's model; and once more for deployments kept back from all choices,
-with weights fitted without them.
+with terms fitted without them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.serving.calibrated import calibrated_lines
+from benchmarks.accuracy.serving.cards_left_out import cards_left_out_lines
 from benchmarks.accuracy.serving.fit import (
+    STEP_TERMS,
     Floats,
     Problem,
     band,
@@ -22,10 +24,16 @@ from benchmarks.accuracy.serving.fit import (
     is_kept_back,
     token_problem,
 )
+from benchmarks.accuracy.serving.full_load import full_load_lines, full_loads
 from benchmarks.accuracy.serving.latencies import LatencyCase, drafting_cases, latency_cases
+from benchmarks.accuracy.serving.ranking import ranking_lines
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
+from plimsoll.planners.serving.times.batching import SteadyState, closed_loop
+from plimsoll.planners.serving.times.efficiency import efficiency
 from plimsoll.planners.serving.times.pace import pace_of
 
+# Requests of one rank: alone or nearly so, and by factors of four.
+LOADS = ((1, 4), (5, 16), (17, 64), (65, 256), (257, 100_000))
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8)
 
 
@@ -43,6 +51,12 @@ def serving_sections() -> Iterator[Section]:
     yield Section(
         name="serving-first-token", title="Serving, time to first token, mean (median) relative error", lines=first
     )
+    loads = tuple(_by_load(cases))
+    yield Section(
+        name="serving-loads",
+        title="Serving, by requests of one rank: mean (median) relative error, and the part within the band",
+        lines=loads,
+    )
     yield Section(
         name="serving-kept-back",
         title="Serving, deployments kept back: mean (median) relative error, and the part of them within the band",
@@ -52,6 +66,21 @@ def serving_sections() -> Iterator[Section]:
         name="serving-sources",
         title="Serving, each of the two campaigns estimated by a fit to the other: mean (median) relative error",
         lines=tuple(_sources(cases)),
+    )
+    yield Section(
+        name="serving-ranking",
+        title="Serving, deployments of one model under one load: which is faster per token",
+        lines=tuple(ranking_lines(cases, token_seconds)),
+    )
+    yield Section(
+        name="serving-cards",
+        title="Serving, a card's runs estimated by a fit to others: mean (median) relative error",
+        lines=tuple(cards_left_out_lines(cases)),
+    )
+    yield Section(
+        name="serving-full-load",
+        title="Serving, output tokens per second at full load, TensorRT-LLM 0.17: mean (median) relative error",
+        lines=tuple(full_load_lines(full_loads())),
     )
     yield Section(
         name="serving-calibrated",
@@ -67,14 +96,20 @@ def serving_sections() -> Iterator[Section]:
     yield Section(name="serving-left-out", title="Serving, rows that are no case", lines=reasons)
 
 
+def planned(case: LatencyCase) -> SteadyState:
+    """Return what the planner answers, for as many clients as requests ran at once."""
+    places = max(1, round(case.batch))
+    return closed_loop(pace_of(case.work, case.traffic), case.traffic, clients=case.batch, places=places)
+
+
 def token_seconds(case: LatencyCase) -> float:
     """Return the planner's time between tokens."""
-    return pace_of(case.work, case.traffic).token_seconds(case.batch)
+    return planned(case).tpot_seconds
 
 
 def first_token_seconds(case: LatencyCase) -> float:
     """Return the planner's time to the first token."""
-    return pace_of(case.work, case.traffic).first_token_seconds(case.batch)
+    return planned(case).ttft_seconds
 
 
 def _table(problem: Problem, planned: Floats) -> Iterator[str]:
@@ -94,6 +129,33 @@ def _table(problem: Problem, planned: Floats) -> Iterator[str]:
     yield f"{'all':8} {'all':20} {len(planned):5} {_errors(problem, planned, everything)} " + _errors(
         problem, held_out, everything
     )
+
+
+def _by_load(cases: Sequence[LatencyCase]) -> Iterator[str]:
+    """Yield the errors by load and by format, each row's model held out."""
+    yield f"{'what':14} {'of':10} {'rows':>5} {'model held out':>18} {'within band':>12}"
+    for name, make in (("token", token_problem), ("first token", first_token_problem)):
+        problem = make(cases)
+        timed = [case for case in cases if name == "token" or case.first_token_seconds]
+        estimates = problem.held_out()
+        inside = _inside(problem, estimates)
+        requests = np.array([case.batch / case.work.attention_data_parallel for case in timed])
+        formats = np.array([case.work.attention.rank.weights.name for case in timed])
+        groups = [(f"{low}-{high}", (requests >= low) & (requests < high + 1)) for low, high in LOADS]
+        groups += [(str(each), formats == each) for each in np.unique(formats)]
+        for what, rows in groups:
+            if rows.any():
+                errors = _errors(problem, estimates, rows)
+                yield f"{name:14} {what:10} {rows.sum():5} {errors} {inside[rows].mean():12.0%}"
+
+
+def _inside(problem: Problem, estimates: Floats) -> Floats:
+    """Return which measured values lie within the shipped band of their engine."""
+    ratios = problem.measured / estimates
+    shipped = [efficiency(str(engine)) for engine in problem.engines]
+    is_step = problem.terms == STEP_TERMS
+    bands = [each.token_band if is_step else each.first_token_band for each in shipped]
+    return np.array([band.low <= ratio <= band.high for band, ratio in zip(bands, ratios.tolist(), strict=True)])
 
 
 def _kept_back(cases: Sequence[LatencyCase]) -> Iterator[str]:

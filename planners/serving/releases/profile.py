@@ -54,7 +54,8 @@ class EngineProfile:
     kept for their kernels beside the weights. Its working memory
     follows start-up logs on `logged_gpu`, None where none were read. A cache in
     nvfp4 `nvfp4_cache_needs_nvlink` where only kernels for Blackwell's cards with NVLink read it.
-    `four_bit_weights` is the format of 4 bits in which it commonly serves a model.
+    `four_bit_weights` is the format of 4 bits in which it commonly serves a model. With `overlaps_host` the host
+    prepares a step while the card is at the one before.
     """
 
     engine: str
@@ -94,6 +95,7 @@ class EngineProfile:
     sampler_bytes_per_logit: float
     sampler_scratch_rows: int
     overlapping_batches: int
+    overlaps_host: bool
     batch_tiers: tuple[BatchTier, ...]
     non_torch: NonTorchMemory
     sources: tuple[str, ...]

@@ -27,7 +27,7 @@ from plimsoll.planners.serving.search.candidates import Candidate, judged
 from plimsoll.planners.serving.search.ranking import objective, rank, request_seconds
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
-from plimsoll.planners.serving.times.latency import ReplicaWork
+from plimsoll.planners.serving.times.replica_work import ReplicaWork
 
 # Each pool has a replica at least.
 FEWEST_REPLICAS = 2

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from plimsoll.planners.serving.answer import CurvePoint
-from plimsoll.planners.serving.times.latency import ReplicaWork
 from plimsoll.planners.serving.times.pace import Pace, pace_of
 from plimsoll.planners.serving.times.queueing import place_wait, prompt_wait
+from plimsoll.planners.serving.times.replica_work import ReplicaWork
 from plimsoll.planners.serving.traffic import Traffic
 
 # What p99 stands for, and how many standard deviations of a normal distribution lie below it.
@@ -116,12 +116,15 @@ class Deployment:
 def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, replicas: int = 1) -> SteadyState:
     """Return the steady state of replicas with `clients` and room for `places` each.
 
-    Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time).
+    Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time). Where the running
+    requests' prompts and steps take the engine longer than a request seems to take, all of it takes as much longer.
     """
     running = min(clients, float(places))
     tpot = pace.token_seconds(running)
     first = pace.first_token_seconds(running)
     cycle = first + (traffic.output_tokens - 1) * tpot
+    stretched = max(1.0, pace.engine_seconds(running, traffic.output_tokens) / cycle)
+    tpot, first, cycle = tpot * stretched, first * stretched, cycle * stretched
     return SteadyState(
         ttft_seconds=first + cycle * (clients / running - 1),
         tpot_seconds=tpot,

@@ -141,9 +141,9 @@ def test_an_assumed_concurrency_gives_its_reason(changes, reason):
     assert any(note.endswith(f"assumed: {reason}.") for note in plan_serving(question(**changes)).assumptions)
 
 
-def test_that_unpacking_4_bits_is_not_timed_is_said():
-    assert not any("unpacking" in note for note in plan_serving(question(weights="fp8")).assumptions)
-    assert any("unpacking" in note for note in plan_serving(question(weights="nf4")).assumptions)
+def test_that_products_in_nf4_were_not_measured_is_said():
+    assert not any("NF4" in note for note in plan_serving(question(weights="int4")).assumptions)
+    assert any("NF4" in note for note in plan_serving(question(weights="nf4")).assumptions)
 
 
 def test_alternatives_fit_and_are_not_the_plan():

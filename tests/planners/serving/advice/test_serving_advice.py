@@ -166,7 +166,7 @@ def gpus_offered(asked):
 
 
 def test_a_mixture_s_ranks_of_attention_are_named_among_the_degrees():
-    name = "openai/gpt-oss-120b"
+    name = "Qwen/Qwen3-235B-A22B"
     mixture = describe_config(catalogue().model(name).config, name=name)
     offer = offers(plan_serving(question(mixture, layout=ONE_CARD)))["hardware.gpus"]
     layout = {field.removeprefix("layout."): degree for field, degree in offer.change.items() if "layout." in field}

@@ -5,7 +5,7 @@ from plimsoll.planners.ground.data_files import read_toml
 from plimsoll.planners.operators.experts import KERNELS
 from plimsoll.planners.operators.formats import FORMATS
 from plimsoll.planners.operators.generations import GENERATIONS
-from plimsoll.planners.serving.engines.expert_kernels import TABLE, expert_kernel
+from plimsoll.planners.serving.releases.expert_kernels import TABLE, expert_kernel
 from plimsoll.planners.serving.releases.tables import engine_folders
 
 CARDS = {
