@@ -21,7 +21,7 @@ from plimsoll.planners.operators.routing import Popularity, Routing, busiest_par
 from plimsoll.planners.operators.surface import FloatArray
 
 LAWS = {f"power_law_{exponent}": Routing(popularity=Popularity.DRAWN, exponent=exponent) for exponent in (1.01, 1.2)}
-# Rows of which one in so many is compared: there are two million.
+# Rows of which one in so many is compared: there are 1.8 million.
 THINNED = 11
 
 

@@ -60,16 +60,17 @@ def touched(
 ) -> FloatArray:
     """Return how many of the busiest rank's experts at least one of all ranks' `tokens` goes to.
 
-    Drawn evenly they are E (1 - (1 - k/E)^tokens) of E experts, each rank with an equal part.
+    Drawn evenly they are E (1 - (1 - k/E)^tokens) of E experts on one rank. The busiest of several ranks is taken to
+    have its experts drawn as often as it has more than an equal part of the choices.
     """
     steps = np.asarray(tokens, dtype=np.float64)
+    load = busiest_part(steps, experts, per_token, ranks, routing) * ranks
     if routing.popularity is Popularity.EVEN:
-        return np.asarray(experts / ranks * (1 - (1 - per_token / experts) ** steps))
+        return np.asarray(experts / ranks * (1 - (1 - per_token / experts) ** (steps * load)))
     each = choices(steps, round(experts), round(per_token), routing)
-    load = busiest_part(steps, experts, per_token, ranks, routing)[..., None] * ranks
     if routing.popularity is Popularity.DRAWN:
-        return _rounded_up(each * load, steps * per_token * load[..., 0]) / ranks
-    missed = (1 - each / np.maximum(steps[..., None], 1e-9)) ** (steps[..., None] * load)
+        return _rounded_up(each * load[..., None], steps * per_token * load) / ranks
+    missed = (1 - each / np.maximum(steps[..., None], 1e-9)) ** (steps * load)[..., None]
     return np.asarray((1 - missed).sum(axis=-1) / ranks)
 
 
@@ -84,12 +85,15 @@ def busiest_part(
     steps = np.asarray(tokens, dtype=np.float64)
     if ranks <= 1:
         return np.ones_like(steps)
-    each = choices(steps, round(experts), round(per_token), routing)
-    variance = experts / ranks * each.var(axis=-1) * (1 - 1 / ranks)
-    if routing.popularity is not Popularity.DRAWN:
-        variance = variance + (each * (1 - each / np.maximum(steps[..., None], 1e-9))).sum(axis=-1) / ranks
-    highest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     chosen = np.maximum(steps * per_token, 1e-9)
+    if routing.popularity is Popularity.EVEN:
+        variance = chosen * (1 - per_token / experts) / ranks
+    else:
+        each = choices(steps, round(experts), round(per_token), routing)
+        variance = experts / ranks * each.var(axis=-1) * (1 - 1 / ranks)
+        if routing.popularity is Popularity.ZIPF:
+            variance = variance + (each * (1 - each / np.maximum(steps[..., None], 1e-9))).sum(axis=-1) / ranks
+    highest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     return np.asarray(np.minimum(1.0, 1 / ranks + highest * np.sqrt(variance) / chosen))
 
 

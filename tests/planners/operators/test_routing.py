@@ -69,3 +69,10 @@ def test_the_busiest_of_two_even_ranks_has_a_little_more_than_half():
     # Blom's quantile of two is 0.5895 standard deviations.
     assert busiest_part(64, 128, 8, 2) == pytest.approx(0.5 + 0.5895 * 15.492 / 512, rel=1e-3)
     assert busiest_part(64, 128, 8, 1) == 1
+
+
+# Means of 300 draws of 8 of 256 for each token, over 8 ranks: experts touched on the busiest, and its part times 8.
+@pytest.mark.parametrize(("tokens", "experts", "part"), [(4, 6.42, 1.73), (16, 16.11, 1.356), (64, 29.3, 1.188)])
+def test_the_busiest_even_rank_is_near_draws(tokens, experts, part):
+    assert touched(tokens, 256, 8, ranks=8) == pytest.approx(experts, rel=0.04)
+    assert 8 * busiest_part(tokens, 256, 8, 8) == pytest.approx(part, rel=0.02)
