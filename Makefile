@@ -102,6 +102,7 @@ bench: $(VENV)/.test ## Time the search, the planning request, the service under
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.load.costs
 	$(BIN)/python -m benchmarks.load.overload
 	$(BIN)/python -m benchmarks.load.memory
 	$(BIN)/python -m benchmarks.trace $(BENCH_TRACES)

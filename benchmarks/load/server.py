@@ -40,10 +40,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_api(folder: Path, *, durable: bool = False, **settings: object) -> Iterator[tuple[str, int]]:
+def running_api(
+    folder: Path, *, durable: bool = False, checkout: Path | None = None, **settings: object
+) -> Iterator[tuple[str, int]]:
     """Yield the API's address and its process id; its log is `api.log` in the folder.
 
-    With `durable` a commit waits for the disk, as it does where the service keeps anything.
+    With `durable` a commit waits for the disk, as it does where the service keeps anything. The API is that of another
+    `checkout` where one is named.
     """
     with EmbeddedPostgres(folder / "postgres", durable=durable) as server, (folder / "api.log").open("ab") as log:
         upgrade(server.url)
@@ -51,7 +54,11 @@ def running_api(folder: Path, *, durable: bool = False, **settings: object) -> I
         given = {"database_url": server.url, "port": port, "log_level": "warning", **settings}
         variables = {f"PLIMSOLL_{name.upper()}": str(value) for name, value in given.items()}
         process = subprocess.Popen(
-            [sys.executable, "-m", "plimsoll.api"], env={**os.environ, **variables}, stdout=log, stderr=log
+            [sys.executable, "-m", "plimsoll.api"],
+            cwd=checkout,
+            env={**os.environ, **variables},
+            stdout=log,
+            stderr=log,
         )
         try:
             base_url = f"http://127.0.0.1:{port}"
