@@ -38,6 +38,8 @@ class LingeringTransport:
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.lingers_at_close = False
+        # What every answer calls, and `__getattr__` finds only after all else has failed.
+        self.write = transport.write
 
     def __getattr__(self, name: str) -> Any:
         """Return whatever else the transport has."""
@@ -96,6 +98,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_seconds = head_seconds
         self._limits = limits
         self._head_bytes = 0
+        # By when a head is to be there; None while none is waited for.
+        self._head_due: float | None = None
+        # Goes off once for many heads, and looks which of them it is for: each its own would cost more than parsing it.
         self._head_timer: asyncio.TimerHandle | None = None
         self._lingering: LingeringTransport | None = None
 
@@ -110,7 +115,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
-        self._stop_timer()
+        self._stop_waiting()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
         self._limits.release(self)
         if self._lingering is not None:
             self._lingering.end()
@@ -121,12 +128,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._lingering is not None and self._lingering.is_lingering:
             self._lingering.drop(data)
             return
-        if self._head_timer is not None and not self._is_in_body:
+        if self._head_due is not None and not self._is_in_body:
             self._head_bytes += len(data)
         super().data_received(data)
         # Still within a head: no body is among what was counted.
-        if self._head_timer is not None and self._head_bytes > MOST_HEAD_BYTES:
-            self._stop_timer()
+        if self._head_due is not None and self._head_bytes > MOST_HEAD_BYTES:
+            self._stop_waiting()
             self.send_400_response(f"The head of the request is larger than {MOST_HEAD_BYTES} bytes.")
 
     def send_400_response(self, msg: str) -> None:
@@ -145,19 +152,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def give_up(self) -> None:
         """Close a connection on which nothing was asked yet that could be answered."""
-        self._stop_timer()
+        self._stop_waiting()
         if self._lingering is not None:
             self._lingering.close_now()
 
     def on_message_begin(self) -> None:
         """Begin to wait for a further head that follows at once, before the answer to the one before it."""
         super().on_message_begin()
-        if self._head_timer is None:
+        if self._head_due is None:
             self._await_head()
 
     def on_headers_complete(self) -> None:
         """Wait no longer."""
-        self._stop_timer()
+        self._stop_waiting()
         self._is_in_body = True
         super().on_headers_complete()
 
@@ -169,19 +176,30 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Begin to wait for a further head, unless a request is under way or one has begun."""
         super().on_response_complete()
-        if self.cycle.response_complete and self._head_timer is None:
+        if self.cycle.response_complete and self._head_due is None:
             self._await_head()
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._head_timer = self.loop.call_later(self._head_seconds, self.give_up)
+        self._head_due = self.loop.time() + self._head_seconds
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._head_seconds, self._look_for_head)
         self._limits.wait_for_head(self)
 
-    def _stop_timer(self) -> None:
+    def _look_for_head(self) -> None:
+        """Give the connection up if the head that is waited for is due, else look again when it is."""
+        self._head_timer = None
+        if self._head_due is None:
+            return
+        left_seconds = self._head_due - self.loop.time()
+        if left_seconds > 0:
+            self._head_timer = self.loop.call_later(left_seconds, self._look_for_head)
+        else:
+            self.give_up()
+
+    def _stop_waiting(self) -> None:
         self._limits.stop_waiting(self)
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._head_due = None
 
 
 def guarded_protocol(head_seconds: float, limits: ConnectionLimits) -> Any:

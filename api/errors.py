@@ -205,7 +205,7 @@ def _allowed_methods(request: Request) -> str:
     routes: tuple[APIRoute, ...] = request.app.state.routes
     path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
     methods = {method for route in routes if route.path == path for method in route.methods or ()}
-    # `api.heads` answers them.
+    # `api.door` answers them.
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 

@@ -37,6 +37,7 @@ class Metrics:
             buckets=_SECONDS_BUCKETS,
             registry=self._registry,
         )
+        self._seconds_of: dict[tuple[str, str, int], Histogram] = {}
         self._plans = Counter(
             "plimsoll_plans_answered",
             "Plans answered, stored ones included",
@@ -72,7 +73,11 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request."""
-        self._request_seconds.labels(method, route, str(status)).observe(seconds)
+        # Looked up here: the library checks its labels each time, and takes a lock.
+        counted = self._seconds_of.get((method, route, status))
+        if counted is None:
+            counted = self._seconds_of[method, route, status] = self._request_seconds.labels(method, route, str(status))
+        counted.observe(seconds)
 
     def count_plan(self, kind: str, verdict: str) -> None:
         """Count one answered plan."""

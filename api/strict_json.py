@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plimsoll.api.flat_dependencies import flattened
 from plimsoll.planners.ground.errors import nearest_names
 from plimsoll.service.requests.pointers import FieldError, escaped_step
 
@@ -41,6 +42,9 @@ class StrictJsonRequest(Request):
 class StrictRoute(APIRoute):
     """A route that refuses bodies that are not declared JSON and query parameters that it does not know."""
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, flattened(endpoint), **options)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler behind the two checks."""
         handle = super().get_route_handler()
@@ -48,9 +52,11 @@ class StrictRoute(APIRoute):
         takes_body = self.body_field is not None
 
         async def handle_strictly(request: Request) -> Response:
-            if takes_body:
-                _check_content_type(request)
-            _check_query(request, known)
+            if request.scope["query_string"]:
+                _check_query(request, known)
+            if not takes_body:
+                return await handle(request)
+            _check_content_type(request)
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_strictly

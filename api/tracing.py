@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from plimsoll.api.middleware import UNMATCHED_ROUTE
+from plimsoll.api.door import UNMATCHED_ROUTE
 from plimsoll.service.observability.tracing import TRACEPARENT, Tracer
 
 _TRACEPARENT_HEADER = TRACEPARENT.encode()

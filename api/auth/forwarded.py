@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from plimsoll.service.ground.network_addresses import Address, Network, plain_address
 
 _FORWARDED_FOR = b"x-forwarded-for"
 
 
-class Forwarded:
-    """Takes a request for that of who asked the proxy, where the proxy is this machine's or one that is trusted.
+def believe_proxies(scope: Scope, given: dict[bytes, bytes], proxies: Sequence[Network]) -> None:
+    """Take a request for that of who asked the proxy, where the proxy is this machine's or one that is trusted.
 
     What an untrusted peer says of itself in `X-Forwarded-For` is not read.
     """
-
-    def __init__(self, app: ASGIApp, *, proxies: Sequence[Network]) -> None:
-        self._app = app
-        self._proxies = tuple(proxies)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] == "http" and scope.get("client"):
-            hops = [value for name, value in scope["headers"] if name == _FORWARDED_FOR]
-            if hops:
-                host = caller_behind(scope["client"][0], b",".join(hops).decode("latin-1"), self._proxies)
-                scope["client"] = (host, 0)
-        await self._app(scope, receive, send)
+    told = given.get(_FORWARDED_FOR)
+    if told is not None and scope.get("client"):
+        scope["client"] = (caller_behind(scope["client"][0], told.decode("latin-1"), proxies), 0)
 
 
 def caller_behind(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path, Response
 from starlette.responses import StreamingResponse
 
 from plimsoll.api import examples
-from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.auth.callers import Asking
 from plimsoll.api.negotiation import WantsCsv
 from plimsoll.api.problems import problem_responses
 from plimsoll.api.services import Running

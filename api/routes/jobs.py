@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from starlette.responses import PlainTextResponse, Response
 
 from plimsoll.api import examples
-from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.auth.callers import Asking
 from plimsoll.api.bodies import JOB, job_body
 from plimsoll.api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
 from plimsoll.api.negotiation import WantsText

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Header
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from plimsoll.api.compression import accepts_gzip
 from plimsoll.api.pages.assets import PREFIX, assets, gzipped
 from plimsoll.api.pages.rendering import page
 from plimsoll.api.problems import problem_responses
@@ -67,7 +68,7 @@ async def asset(digest: str, name: str, accept_encoding: str = Header(default=""
         "cache-control": FOR_GOOD if digest == known.digest else FOR_NOW,
         "vary": "accept-encoding",
     }
-    if "gzip" not in accept_encoding:
+    if not accepts_gzip(accept_encoding):
         return Response(found.content, media_type=found.media_type, headers=headers)
     compressed = await asyncio.to_thread(gzipped, name)
     return Response(compressed, media_type=found.media_type, headers={**headers, "content-encoding": "gzip"})

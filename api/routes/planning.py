@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Query
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from plimsoll.api import examples
-from plimsoll.api.auth.middleware import Asking
+from plimsoll.api.auth.callers import Asking
 from plimsoll.api.bodies import JOB, job_body
 from plimsoll.api.idempotency import REPLAYED, IdempotencyKey, replay_headers
 from plimsoll.api.negotiation import WantsText

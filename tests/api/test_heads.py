@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from plimsoll.api.contract import EVENTS_PATH
-from plimsoll.api.heads import Heads
 from tests.api.questions import train
+from tests.api.test_door import asked, door_to, sent_through
 
 
 async def test_head_is_answered_wherever_get_is(client: httpx.AsyncClient, app: FastAPI):
@@ -60,4 +60,4 @@ async def test_an_error_of_the_app_is_not_taken_for_the_end_of_a_stream():
         raise TimeoutError("of its own")
 
     with pytest.raises(TimeoutError, match="of its own"):
-        await Heads(failing)({"type": "http", "method": "HEAD"}, None, None)  # type: ignore[arg-type]
+        await sent_through(door_to(failing), asked("HEAD"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,10 +14,29 @@ import pytest
 import structlog
 
 from plimsoll.api.app import create_app
-from plimsoll.api.middleware import LARGE_BODY_BYTES, AnswerHeaders, BodyLimit, TimeLimit
+from plimsoll.api.door import Door, _joined
+from plimsoll.api.metrics import Metrics
 from plimsoll.service.ground.database_address import libpq_url
-from plimsoll.service.ground.errors import TryLater
 from plimsoll.service.ground.settings import Settings
+
+
+def door_to(app: Any, **settings: Any) -> Door:
+    return Door(app, settings=Settings(**settings), metrics=Metrics(), search_paths=frozenset())
+
+
+def asked(method: str = "GET", *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    """Return the scope of a request that anyone may send."""
+    return {"type": "http", "method": method, "path": "/healthz", "query_string": b"", "headers": list(headers)}
+
+
+async def sent_through(door: Door, scope: dict[str, Any]) -> list[Any]:
+    sent: list[Any] = []
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    await door(scope, None, keep)  # type: ignore[arg-type]
+    return sent
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/plans", "/nowhere", "/", "/plans?x=1"])
@@ -36,17 +57,15 @@ async def test_no_other_site_may_read_an_answer(client: httpx.AsyncClient):
         assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
-async def test_a_page_says_itself_what_it_may_load_and_for_how_long_it_is_kept():
-    sent: list[Any] = []
+async def test_a_page_says_itself_what_it_may_load_and_for_how_long_it_is_kept(tmp_path: Path):
     own = [(b"content-type", b"text/html"), (b"cache-control", b"max-age=60")]
 
     async def page(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": own})
+        await send({"type": "http.response.body", "body": b""})
 
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    await AnswerHeaders(page, is_https=True)({"type": "http", "headers": []}, None, keep)  # type: ignore[arg-type]
+    files = {name: tmp_path / name for name in ("tls_certificate_file", "tls_key_file")}
+    sent = await sent_through(door_to(page, **files), asked())
     names = [name for name, _ in sent[0]["headers"]]
     assert names.count(b"cache-control") == 1
     assert b"content-security-policy" not in names
@@ -71,25 +90,20 @@ class App:
         await send({"type": "http.response.body", "body": b"done"})
 
 
-async def sent_through(app: App, most_seconds: float) -> list[Any]:
-    sent: list[Any] = []
-
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    await TimeLimit(app, most_seconds=most_seconds)({"type": "http", "headers": []}, None, keep)  # type: ignore[arg-type]
-    return sent
+async def sent_in_time(app: App, most_seconds: float) -> list[Any]:
+    half = most_seconds / 2
+    return await sent_through(door_to(app, body_timeout_seconds=half, request_timeout_seconds=half), asked())
 
 
 async def test_an_answer_that_does_not_begin_in_time_is_given_up_and_its_work_cancelled():
     app = App(before_seconds=3600)
-    sent = await sent_through(app, most_seconds=0.01)
+    sent = await sent_in_time(app, most_seconds=0.02)
     assert (sent[0]["status"], json.loads(sent[1]["body"])["code"]) == (504, "request-timed-out")
     assert app.was_cancelled
 
 
 async def test_an_answer_that_has_begun_may_take_its_time():
-    sent = await sent_through(App(before_seconds=0, after_seconds=0.05), most_seconds=0.01)
+    sent = await sent_in_time(App(before_seconds=0, after_seconds=0.05), most_seconds=0.02)
     assert (sent[0]["status"], sent[1]["body"]) == (200, b"done")
 
 
@@ -98,7 +112,7 @@ async def test_a_time_out_of_the_apps_own_is_not_taken_for_the_limit():
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        await TimeLimit(app, most_seconds=60)({"type": "http", "headers": []}, None, None)  # type: ignore[arg-type]
+        await sent_through(door_to(app), asked())
 
 
 async def test_a_request_that_waits_for_a_lock_is_answered_and_its_connection_is_free_again(database_url: str):
@@ -128,48 +142,46 @@ async def test_what_is_logged_within_a_request_names_it():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         bound.update(structlog.contextvars.get_contextvars())
 
-    scope = {"type": "http", "headers": [(b"x-request-id", b"abc-1")]}
-    await AnswerHeaders(app, is_https=False)(scope, None, None)  # type: ignore[arg-type]
+    await sent_through(door_to(app), asked("GET", (b"x-request-id", b"abc-1")))
     assert bound == {"request_id": "abc-1"}
     assert structlog.contextvars.get_contextvars() == {}
 
 
-class Reads:
-    """Reads a whole body, and holds it until told to let go."""
-
-    def __init__(self) -> None:
-        self.let_go = asyncio.Event()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        while (await receive())["more_body"]:
-            pass
-        await self.let_go.wait()
+async def test_headers_that_are_given_twice_are_read_as_one_list():
+    assert _joined([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]) == {b"a": b"1, 3", b"b": b"2"}
 
 
-def body_of(size: int) -> Any:
-    """Return what an ASGI server hands on of a body, in two parts."""
-    parts = [{"body": b" " * (size // 2), "more_body": more} for more in (True, False)]
+async def test_an_answer_in_parts_is_compressed_part_by_part_and_has_no_tag():
+    parts = [b"one " * 500, b"two " * 500]
 
-    async def receive() -> Any:
-        return {"type": "http.request", **parts.pop(0)}
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/csv")]})
+        for number, part in enumerate(parts):
+            await send({"type": "http.response.body", "body": part, "more_body": number == 0})
 
-    return receive
+    head, *sent = await sent_through(door_to(app), asked("GET", (b"accept-encoding", b"gzip")))
+    headers = dict(head["headers"])
+    assert (headers[b"content-encoding"], headers[b"vary"]) == (b"gzip", b"Accept-Encoding")
+    assert b"etag" not in headers
+    unpacked = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    # Each can be read before the next has come.
+    assert [unpacked.decompress(message["body"]) for message in sent] == parts
+    assert unpacked.eof
+    (_, *plain) = await sent_through(door_to(app), asked())
+    assert [message["body"] for message in plain] == parts
 
 
-async def test_large_bodies_are_bounded_together_until_they_are_answered():
-    app = Reads()
-    limit = BodyLimit(app, most_bytes=4 * LARGE_BODY_BYTES, most_seconds=60.0)
-    scope: Any = {"type": "http", "headers": []}
+async def test_events_begin_before_there_is_one():
+    began = asyncio.Event()
 
-    async def unsent(message: Any) -> None:
-        raise AssertionError(message)
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await asyncio.wait_for(began.wait(), timeout=5)
+        await send({"type": "http.response.body", "body": b"data: 1", "more_body": False})
 
-    # Two of the largest are read at once; beside them no third, but any number of small ones.
-    held = [asyncio.create_task(limit(scope, body_of(4 * LARGE_BODY_BYTES), unsent)) for _ in range(2)]
-    await asyncio.sleep(0)
-    with pytest.raises(TryLater, match="Many large bodies"):
-        await limit(scope, body_of(2 * LARGE_BODY_BYTES), unsent)
-    small = asyncio.create_task(limit(scope, body_of(LARGE_BODY_BYTES), unsent))
-    app.let_go.set()
-    await asyncio.gather(*held, small)
-    await limit(scope, body_of(4 * LARGE_BODY_BYTES), unsent)
+    async def note(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            began.set()
+
+    await door_to(app)(asked(), None, note)  # type: ignore[arg-type]
+    assert began.is_set()
