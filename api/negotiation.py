@@ -42,7 +42,9 @@ WantsCsv = Annotated[bool, Depends(wants_csv)]
 
 
 def _is_preferred(media_ranges: tuple[str, ...], accept: str | None) -> bool:
-    weights = _weights(accept or "*/*")
+    if accept is None or accept == "*/*":
+        return False
+    weights = _weights(accept)
     return _weight(weights, media_ranges) > _weight(weights, JSON_TYPES)
 
 

@@ -9,6 +9,7 @@ and `localhost` is always this machine; every other name must be one that the se
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -19,6 +20,9 @@ from plimsoll.service.ground.settings import PREFIX
 ANY_HOST = "*"
 ANY_UNDER = "*."
 MOST_SHOWN_CHARACTERS = 100
+# Nearly every request names the same one. A host's name has 253 characters at most, and longer ones are not kept.
+MOST_HOSTS_KNOWN = 1024
+MOST_HOST_CHARACTERS = 300
 
 
 class OwnHosts:
@@ -29,13 +33,14 @@ class OwnHosts:
         self._is_open = ANY_HOST in known
         self._names = {name for name in known if not name.startswith(ANY_HOST)} | {"localhost"}
         self._endings = (".localhost", *(name[1:] for name in known if name.startswith(ANY_UNDER)))
+        self._known_host = lru_cache(MOST_HOSTS_KNOWN)(self._is_own_host)
 
     def refusal(self, scope: Scope) -> str | None:
         """Return why a request is a stranger's page's; None where nothing says that it is."""
         hosts = _values(scope, b"host")
         for host in hosts:
-            name = _name(host)
-            if name is None or not (self._is_open or self._is_own(name)):
+            is_own = self._known_host if len(host) <= MOST_HOST_CHARACTERS else self._is_own_host
+            if not is_own(host):
                 return (
                     f"The request names the host {host[:MOST_SHOWN_CHARACTERS]!r}, which {PREFIX}ALLOWED_HOSTS does "
                     "not list. "
@@ -45,8 +50,11 @@ class OwnHosts:
                 return f"The request comes from a page of another site, {origin[:MOST_SHOWN_CHARACTERS]!r}. "
         return None
 
-    def _is_own(self, name: str) -> bool:
-        return plain_address(name) is not None or self._is_listed(name)
+    def _is_own_host(self, host: str) -> bool:
+        name = _name(host)
+        if name is None:
+            return False
+        return self._is_open or plain_address(name) is not None or self._is_listed(name)
 
     def _is_listed(self, name: str) -> bool:
         return name in self._names or name.endswith(self._endings)

@@ -45,14 +45,18 @@ def _add_mapping(lines: list[str], value: Mapping[str, Any], start: str, indent:
     for key, item in value.items():
         name = start + _text(key)
         start = indent
-        if isinstance(item, dict) and item:
+        if isinstance(item, str):
+            # Most are one word: only what ends a line can be a text of lines.
+            if item[-1:] == "\n" and LINES.fullmatch(item):
+                lines.append(f"{name}: |\n" + textwrap.indent(item[:-1], indent + "  "))
+            else:
+                lines.append(f"{name}: {_scalar(item)}")
+        elif isinstance(item, dict) and item:
             lines.append(name + ":")
             _add_mapping(lines, item, indent + "  ", indent + "  ")
         elif isinstance(item, list | tuple) and item:
             lines.append(name + ":")
             _add_sequence(lines, item, indent)
-        elif isinstance(item, str) and LINES.fullmatch(item):
-            lines.append(f"{name}: |\n" + textwrap.indent(item[:-1], indent + "  "))
         else:
             lines.append(f"{name}: {_scalar(item)}")
 
@@ -68,11 +72,13 @@ def _add_sequence(lines: list[str], value: Sequence[Any], indent: str) -> None:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return _text(value) if len(value) <= MOST_REMEMBERED_CHARACTERS else _written(value)
+    if type(value) is int:
+        return str(value)
     if isinstance(value, float):
         # YAML 1.1 takes 1e-08 for a word; a float there has a point.
         text = repr(value)
         return text if "." in text or "e" not in text else text.replace("e", ".0e")
-    # JSON's words for the rest are YAML's too: null, true, 3, {} and lists within one line.
+    # JSON's words for the rest are YAML's too: null, true, {} and lists within one line.
     return json.dumps(value)
 
 

@@ -194,9 +194,9 @@ def _finite_json(body: TrainPlanBody | InferPlanBody) -> str:
         return body_json(finite)
 
 
-def stored_bytes(plan: StoredPlan) -> int:
+def stored_bytes(plan: StoredPlan, resolved: ResolvedQuestion) -> int:
     """Return what a plan's row takes, but for what the database adds and saves."""
-    return len(plan.answer) + len(canonical_json(plan.request)) + len(canonical_json(plan.model_config))
+    return len(plan.answer) + resolved.request_bytes + len(canonical_json(plan.model_config))
 
 
 def seen_model(model: ResolvedModel) -> SeenModel:

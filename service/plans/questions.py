@@ -13,7 +13,7 @@ from plimsoll.planners.learned import Learned
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.version import planner_version
 from plimsoll.service.catalogue.gpus import gpu_figures, resolve_fleet
-from plimsoll.service.ground.canonical import digest
+from plimsoll.service.ground.canonical import canonical_json, text_digest
 from plimsoll.service.models.resolving import ModelResolver, ResolvedModel
 from plimsoll.service.persistence.records import PlanKind
 from plimsoll.service.plans.answers import PlanIdentity
@@ -33,8 +33,8 @@ UNCALIBRATED = "none"
 class ResolvedQuestion:
     """A request with everything it names found, and its plan's identity.
 
-    `learned` has for each of the fleet what measured starts taught, by weight format.
-    `has_one_layout` says that there is next to nothing to search.
+    `request_bytes` is what the request takes as JSON, with its kind and the revisions. `learned` has for each of the
+    fleet what measured starts taught, by weight format. `has_one_layout` says that there is next to nothing to search.
     """
 
     kind: PlanKind
@@ -42,6 +42,7 @@ class ResolvedQuestion:
     fleet: tuple[Hardware, ...]
     learned: tuple[Mapping[str, Learned], ...]
     request: Mapping[str, Any]
+    request_bytes: int
     identity: PlanIdentity
     has_one_layout: bool
 
@@ -88,14 +89,15 @@ class QuestionResolver:
             "catalogue_revision": self._catalogue.revision,
             "calibration_revision": _calibration_revision(fleet, learned),
         }
-        plan_id = digest({"kind": kind, "request": resolved, **revisions})
-        identity = PlanIdentity(plan_id=plan_id, **revisions)
+        text = canonical_json({"kind": kind, "request": resolved, **revisions})
+        identity = PlanIdentity(plan_id=text_digest(text), **revisions)
         return ResolvedQuestion(
             kind=kind,
             model=model,
             fleet=fleet,
             learned=learned,
             request=resolved,
+            request_bytes=len(text),
             identity=identity,
             has_one_layout=isinstance(request, InferRequest) and request.has_one_layout,
         )

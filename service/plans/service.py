@@ -188,7 +188,7 @@ class PlanningService:
         if not await self._database.plans.put(stored, reader=asker.reader):
             # Stored before, here or by another replica, with another search time.
             return await self._found_again(stored.plan_id)
-        self._storage.note(asker.name, stored_bytes(stored))
+        self._storage.note(asker.name, stored_bytes(stored, resolved))
         if self._on_planned is not None:
             self._on_planned(stored, search, asker.reader)
         if not resolved.model.is_listed:
