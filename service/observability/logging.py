@@ -25,7 +25,12 @@ _TELLING_ADDRESSES = ("httpx", "httpcore", "urllib3")
 def configure_logging(level: str = "info") -> None:
     """Send every log record of this process to stderr as one JSON object a line, from `level` up."""
     structlog.configure(
-        processors=[*_SHARED_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            # Before anything is made of what nobody will read.
+            structlog.stdlib.filter_by_level,
+            *_SHARED_PROCESSORS,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,

@@ -110,7 +110,8 @@ class PlanningThreads:
         # Taken note of: asyncio would report an error as lost once nobody waits any more.
         under_way.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
+            async with asyncio.timeout(self._timeout_seconds):
+                return await asyncio.shield(under_way)
         except (TimeoutError, PlanningStopped) as error:
             raise PlanningTimedOut(
                 f"No plan was found within {figure(self._timeout_seconds)} s. Fix some of the layout, or name the "
