@@ -13,7 +13,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from plimsoll.api.flat_dependencies import flattened
@@ -57,7 +57,13 @@ class StrictRoute(APIRoute):
             if not takes_body:
                 return await handle(request)
             _check_content_type(request)
-            return await handle(StrictJsonRequest(request.scope, request.receive))
+            strict = StrictJsonRequest(request.scope, request.receive)
+            # Read here: the framework takes whatever goes wrong with it for the client's mistake.
+            try:
+                await strict.body()
+            except ClientDisconnect as error:
+                raise HTTPException(HTTPStatus.BAD_REQUEST, "The body ended before it was whole.") from error
+            return await handle(strict)
 
         return handle_strictly
 
