@@ -11,7 +11,6 @@ from starlette.types import Message, Send
 
 from plimsoll.api.compression import PackedParts, compressed, is_compressible
 from plimsoll.api.kept_answers import may_be_kept, tagged
-from plimsoll.api.time_limits import TimeLimits
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -44,17 +43,14 @@ class Answer:
     """
 
     # fmt: off
-    __slots__ = ("_added", "_given", "_is_head", "_kept_path", "_limits", "_packed", "_send", "_start",
+    __slots__ = ("_added", "_given", "_is_head", "_kept_path", "_packed", "_send", "_start",
                  "is_over", "limit", "status")
     # fmt: on
 
-    def __init__(
-        self, send: Send, given: dict[bytes, bytes], limits: TimeLimits, *, method: str, path: str, added: Headers
-    ) -> None:
+    def __init__(self, send: Send, given: dict[bytes, bytes], *, method: str, path: str, added: Headers) -> None:
         """Answer a request with the headers `given`; `added` is sent wherever the app sends none by that name."""
         self._send = send
         self._given = given
-        self._limits = limits
         self._is_head = method == "HEAD"
         self._kept_path = path if method in ("GET", "HEAD") else None
         self._added = added
@@ -68,7 +64,7 @@ class Answer:
         """Send the head or a part of the body, as an ASGI app does."""
         if message["type"] == "http.response.start":
             if self.limit is not None:
-                self._limits.lift(self.limit)
+                self.limit.reschedule(None)
             self._start = message
             if _value(message, b"content-type").startswith(_EVENTS):
                 await self._begin(message)

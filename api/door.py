@@ -7,6 +7,7 @@ What each of them decides is told where it is decided, in `auth`, `request_bodie
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -22,7 +23,6 @@ from plimsoll.api.errors import problem_of
 from plimsoll.api.metrics import Metrics
 from plimsoll.api.problems import ProblemResponse
 from plimsoll.api.request_bodies import Body, BodyLimits
-from plimsoll.api.time_limits import TimeLimits
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.figures import figure
 from plimsoll.service.access.shares import StreamShares
@@ -48,7 +48,7 @@ class Door:
         self._search_paths = search_paths
         self._streams = StreamShares(settings.key_streams)
         self._bodies = BodyLimits(settings.max_body_bytes, settings.body_timeout_seconds)
-        self._time_limits = TimeLimits(settings.longest_request_seconds)
+        self._most_seconds = settings.longest_request_seconds
         self._hardening = hardening(is_https=settings.tls_certificate_file is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,7 +62,7 @@ class Door:
         id_header = (REQUEST_ID_HEADER, request_id.encode())
         method = scope["method"]
         added = (id_header, *self._hardening)
-        answer = Answer(send, given, self._time_limits, method=method, path=scope["path"], added=added)
+        answer = Answer(send, given, method=method, path=scope["path"], added=added)
         # `Answer` leaves the body out.
         asked = {**scope, "method": "GET"} if method == "HEAD" else scope
         bound = bind_contextvars(request_id=request_id)
@@ -107,6 +107,10 @@ class Door:
         if refusal is not None:
             await refusal(scope, receive, answer.send)
             return
+        if scope["method"] == "GET":
+            # What comes with it, nobody reads.
+            await self._in_time(scope, receive, answer)
+            return
         body = Body(self._bodies, receive)
         try:
             await self._in_time(scope, body.receive, answer)
@@ -118,7 +122,7 @@ class Door:
 
         One that has begun may go on: streams of events do for as long as their job runs.
         """
-        limit = answer.limit = self._time_limits.begun()
+        limit = answer.limit = asyncio.timeout(self._most_seconds)
         try:
             async with limit:
                 await self._app(scope, receive, answer.send)
@@ -128,10 +132,8 @@ class Door:
             if answer.is_over:
                 return
             answer.limit = None
-            detail = f"There was no answer within {figure(self._time_limits.most_seconds)} s."
+            detail = f"There was no answer within {figure(self._most_seconds)} s."
             await ProblemResponse(HTTPStatus.GATEWAY_TIMEOUT, "request-timed-out", detail)(scope, receive, answer.send)
-        finally:
-            self._time_limits.forget(limit)
 
 
 def _joined(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
