@@ -2,7 +2,7 @@
 
 uvicorn's protocol on httptools limits no head: a client that sends its head a byte at a time, or
 without end, holds a connection and memory for as long as it likes. From the end of the head on, the
-body is `BodyLimit`'s, and after the answer the time for a further head begins: uvicorn's own, for kept
+body is `api.request_bodies`', and after the answer the time for a further head begins: uvicorn's own, for kept
 connections, ends with whatever is sent, be it an empty line or the rest of a body that nobody reads.
 
 A connection that is closed while its client still sends is reset, and the reset overtakes the answer: so what
