@@ -37,6 +37,7 @@ class Layout:
     (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
     `secondary_shard_group` ranks share a second copy of the weights, one where there is none.
     `overlap` says which traffic the framework is told to hide; None in answers of versions that did not say.
+    `offload_modules` are the parts of layers that send what they keep to the host, none where all does or nothing.
     """
 
     framework: str
@@ -64,6 +65,12 @@ class Layout:
     recompute_modules: tuple[str, ...] = ()
     secondary_shard_group: int = 1
     recompute_every: int | None = None
+    offload_modules: tuple[str, ...] = ()
+
+    @property
+    def activation_offload_asked(self) -> bool | dict[str, list[str]]:
+        """Return what of activations is offloaded as a request says it: all, nothing, or modules."""
+        return {"modules": list(self.offload_modules)} if self.offload_modules else self.activation_offload
 
     @property
     def recompute_asked(self) -> str | dict[str, int] | dict[str, list[str]]:
@@ -80,9 +87,9 @@ class Layout:
 def layout_from(fields: Mapping[str, Any]) -> Layout:
     """Return a layout from the fields of an answer, whichever version gave it."""
     hidden = fields.get("overlap")
-    modules = tuple(fields.get("recompute_modules", ()))
+    modules, sent = (tuple(fields.get(name, ())) for name in ("recompute_modules", "offload_modules"))
     hides = None if hidden is None else HiddenTraffic(**hidden)
-    return Layout(**{**fields, "overlap": hides, "recompute_modules": modules})
+    return Layout(**{**fields, "overlap": hides, "recompute_modules": modules, "offload_modules": sent})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,6 +185,7 @@ class NamedLayout:
     micro_batch_size: int | None = None
     recompute: Recompute | None = None
     activation_offload: bool | None = None
+    offload_modules: tuple[str, ...] = ()
     fused_cross_entropy: bool | None = None
     framework: str | None = None
 
@@ -199,6 +200,8 @@ class TrainingQuestion:
     `gradient_compression` is `none`, `bf16`, `fp16`, `powersgd` or `1-bit` (`planners/memory/compression.py`).
     `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
     `multi_token_prediction` counts the layers that predict tokens behind the next one.
+    `offload_modules` are the parts of layers that `activation_offload` sends (`planners/jobs/offload_modules.py`),
+    empty meaning those worth it, or all that layers keep.
     """
 
     model: ModelSpec
@@ -214,6 +217,7 @@ class TrainingQuestion:
     micro_batch_size: int | None = None
     recompute: Recompute | None = None
     activation_offload: bool | None = None
+    offload_modules: tuple[str, ...] = ()
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     expert_imbalance: float = 1.0

@@ -13,12 +13,13 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
+from plimsoll.planners.jobs.offload_modules import modules_worth_sending
 from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind, updated_by
 from plimsoll.planners.jobs.overlap import JobOverlap, job_overlap
 from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_layouts
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, running_profile
-from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
+from plimsoll.planners.stacks.records import BY_MODULES, Fp8Storage, StateBytes
 
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
 MOST_KEPT_BLOCKS = 1024
@@ -69,6 +70,7 @@ class Job:
     attention: str
     recompute_every: int | None
     recompute_modules: tuple[str, ...]
+    asked_offload_modules: tuple[str, ...]
     expert_imbalance: float
     gradient_compression: str
     sequence_length: int
@@ -91,6 +93,16 @@ class Job:
     def parts(self) -> tuple[BlockWeights, ...]:
         """Return embedding, layers, what joins those for multi-token prediction, and head in order."""
         return (self.embedding, *self.layers, *([self.multi_token] if self.multi_token else ()), self.head)
+
+    @property
+    def offload_modules(self) -> tuple[str, ...]:
+        """Return the parts of layers that send what they keep to the host where activations are offloaded.
+
+        They are those that were asked for, or those worth it; none where a stack sends all it keeps.
+        """
+        if self.asked_offload_modules or self.profile.can.activation_offload != BY_MODULES:
+            return self.asked_offload_modules
+        return modules_worth_sending(ByIdentity(self.model), self.recompute_modules)
 
     @property
     def host_gradient_bytes(self) -> int:
@@ -154,6 +166,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         attention=question.attention,
         recompute_every=question.recompute.every if question.recompute else None,
         recompute_modules=question.recompute.modules if question.recompute else (),
+        asked_offload_modules=question.offload_modules,
         expert_imbalance=question.expert_imbalance,
         gradient_compression=question.gradient_compression,
         sequence_length=question.sequence_length,

@@ -151,10 +151,11 @@ def has_norm_apart(block: Block) -> bool:
 
     Source: Megatron-Core 0.16.1, models/gpt/gpt_layer_specs.py: before latent attention, and before experts.
     """
-    return any(_is_apart(block, operation) for operation in _operations(block, LAYER_NORM))
+    return any(is_apart(block, operation) for operation in _operations(block, LAYER_NORM))
 
 
-def _is_apart(block: Block, norm: Operation) -> bool:
+def is_apart(block: Block, norm: Operation) -> bool:
+    """Return whether a norm is a module of its own, and not one with the matrix behind it."""
     if norm.name == ATTENTION_NORM:
         return any(operation.name in LATENT_UP_PROJECTIONS for operation in block.operations)
     return any(_is_expert(operation) for operation in block.operations)
@@ -165,7 +166,7 @@ def _again(block: Block, name: str, modules: tuple[str, ...], fuses_norms: bool)
         other in modules and any(True for _ in _operations(block, other)) for other in KEEP_THE_NORM_BEFORE
     )
     for operation in block.operations:
-        is_within = fuses_norms and MODULES[LAYER_NORM].holds(operation) and not _is_apart(block, operation)
+        is_within = fuses_norms and MODULES[LAYER_NORM].holds(operation) and not is_apart(block, operation)
         if is_within:
             # It is computed again with the matrix behind it or not at all.
             if name == FEED_FORWARD and operation.name == FEED_FORWARD_NORM:

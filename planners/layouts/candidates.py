@@ -102,11 +102,12 @@ class Candidates:
         overlap: HiddenTraffic | None = None,
         recompute_modules: tuple[str, ...] = (),
         recompute_every: int | None = None,
+        offload_modules: tuple[str, ...] = (),
     ) -> Layout:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
 
         `recompute_modules` are those of the job, where selective recompute names any, and `recompute_every` is the
-        job's where full recompute covers one layer in so many.
+        job's where full recompute covers one layer in so many; `offload_modules` are those that a job would send.
         """
         full_layers = int(self.full_layers[index])
         return Layout(
@@ -135,6 +136,7 @@ class Candidates:
             overlap=overlap,
             recompute_modules=recompute_modules if self.recompute[index] == SELECTIVE else (),
             recompute_every=recompute_every if self.recompute[index] == FULL else None,
+            offload_modules=offload_modules if self.activation_offload[index] else (),
         )
 
 
@@ -242,6 +244,7 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         overlap=_hidden_traffic(layouts.take([index]), job),
         recompute_modules=job.recompute_modules,
         recompute_every=job.recompute_every,
+        offload_modules=job.offload_modules,
     )
 
 

@@ -6,7 +6,8 @@ torchtune's `OffloadActivations` (training/_activation_offloading.py) does the s
 parameters and the head: five tensors wait for their copies at most (`max_fwd_stash_size`). TRL 1.16
 (trl/models/activation_offloading.py) sends each tensor once: what is kept again while the first copy waits stays on the
 device. It knows parameters by where they lay before FSDP sharded them, so that gathered weights, and autocast's casts,
-are sent as well.
+are sent as well. Megatron-Core sends parts of layers, each of their tensors as often as it is kept, on two streams of
+their own (`sent_parts.py`); the highest layer of the micro-batch that is differentiated next stays.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from dataclasses import replace
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
-from plimsoll.planners.layouts.stages import StageRows, deciding_stages
+from plimsoll.planners.layouts.stages import StageRows, deciding_stages, model_runs
 from plimsoll.planners.memory.activity import Activity, activity, casts_weights
 from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings
+from plimsoll.planners.memory.rank_share import rank_share
+from plimsoll.planners.memory.sent_parts import sent_bytes
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.stacks.records import BY_MODULES
 
 SYNCHRONOUS = "synchronous"
 OVERLAPPED_ONCE = "overlapped_once"
@@ -39,6 +44,8 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
     moves = layouts.activation_offload
     if not moves.any():
         return active
+    if job.profile.can.activation_offload == BY_MODULES:
+        return _without_parts(active, moves)
     staying, waiting, head = NO_BYTES, NO_BYTES, NO_BYTES
     sends_once = job.profile.can.activation_offload == OVERLAPPED_ONCE
     if sends_once:
@@ -57,6 +64,26 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
                 layer,
                 kept=np.where(moves, layer.saved_by_several if sends_once else 0.0, layer.kept),
                 checkpoint=np.where(moves, 0.0, layer.checkpoint),
+            )
+            for layer in active.layers
+        ),
+    )
+
+
+def _without_parts(active: Activity, moves: BoolArray) -> Activity:
+    """Return the activations without the parts of layers that are on the host."""
+
+    def less(amount: FloatArray, freed: FloatArray) -> FloatArray:
+        return amount - np.where(moves, freed, 0.0)
+
+    return replace(
+        active,
+        stage=less(active.stage, active.parts_freed - active.parts_named),
+        layers=tuple(
+            replace(
+                layer,
+                kept=less(layer.kept, layer.parts.freed),
+                in_experts=less(layer.in_experts, layer.parts.freed_in_experts),
             )
             for layer in active.layers
         ),
@@ -86,13 +113,27 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
     if not layouts.activation_offload.any():
         return np.zeros(1)
     rows = deciding_stages(layouts, job)
-    sent = _sent_bytes(activity(layouts, rows, job), layouts, rows, holdings(layouts, rows, job), job)
+    if job.profile.can.activation_offload == BY_MODULES:
+        sent = _sent_parts(layouts, rows, job)
+    else:
+        sent = _sent_bytes(activity(layouts, rows, job), layouts, rows, holdings(layouts, rows, job), job)
     return np.where(layouts.activation_offload, sent.max(axis=0), 0.0)
+
+
+def _sent_parts(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return what one micro-batch's parts of layers send; of the last stage's highest layer, which is next, nothing."""
+    share = rank_share(layouts, job)
+    sent = [sent_bytes(part.block, share, job) for part in job.layers]
+    whole = sum((count * each for count, each in zip(rows.layers_of_kind, sent, strict=True)), NO_BYTES)
+    highest = sent[model_runs(ByIdentity(job.model))[-1].kind]
+    return np.maximum(whole - np.where(rows.has_head & (rows.layers > 0), highest, 0.0), 0.0)
 
 
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
+    if way == BY_MODULES:
+        return active.parts_sent
     again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NO_BYTES
     layers = size * (held.stage_elements - held.root_elements) + held.layers_frozen
     weights = layers * active.kept_layers / np.maximum(rows.layers, 1)

@@ -21,6 +21,7 @@ from plimsoll.planners.memory.preference_loss import compares, learns_head, pref
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
 from plimsoll.planners.memory.rotary_tables import rotary_cast_bytes
 from plimsoll.planners.memory.selective import ThrownAway
+from plimsoll.planners.memory.sent_parts import NOTHING_SENT, SentParts, sent_parts
 from plimsoll.planners.memory.state_space import live_at_scan
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
@@ -88,7 +89,9 @@ class Activity:
     - `head`: by the head; `logits`: see `_logits`; `kept_logits`: of them, once the loss is known.
 
     `p2p_message` is what one pipeline stage sends the next, `gathered` the buffers of tensor parallelism's all-gathers
-    and reduce-scatters. `layers` are one layer of each kind.
+    and reduce-scatters. `layers` are one layer of each kind. `parts_sent` and `parts_freed` are what of all layers goes
+    to the host and leaves the device, where that is by parts; `parts_named` are inputs of the stage's chunks that stay
+    of the latter.
     """
 
     stage: FloatArray
@@ -106,6 +109,9 @@ class Activity:
     p2p_message: FloatArray
     gathered: FloatArray
     layers: tuple[LayerActivity, ...]
+    parts_sent: FloatArray
+    parts_freed: FloatArray
+    parts_named: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,8 @@ class LayerActivity:
 
     `has_state_space` marks one whose attention is Mamba-2's scan. `weighed_outputs` stand beside a mixture's forward
     pass for a moment. Where a mixture's parts run one by one, `in_experts` is what of `kept` belongs to the experts,
-    `sent` are the rank's own tokens as it sends them, and `received` those that its experts get.
+    `sent` are the rank's own tokens as it sends them, and `received` those that its experts get. `parts` is what goes
+    to the host where that is by parts.
     """
 
     kept: FloatArray
@@ -129,6 +136,7 @@ class LayerActivity:
     sent: FloatArray
     received: FloatArray
     backward: LayerBackward
+    parts: SentParts
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
@@ -137,7 +145,10 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     share = rank_share(layouts, job)
     casts = casts_weights(layouts, job)
     casts_all = casts & np.bool_(job.method == "full")
-    kinds = [_of_kind(layer_bytes(part, job), share, casts, job) for part in job.layers]
+    kinds = [
+        replace(_of_kind(layer_bytes(part, job), share, casts, job), parts=sent_parts(part.block, share, job))
+        for part in job.layers
+    ]
 
     def of_all_layers(amounts: Iterable[FloatArray]) -> FloatArray:
         counted = zip(rows.layers_of_kind, amounts, strict=True)
@@ -173,7 +184,18 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
         ),
         layers=tuple(kinds),
+        parts_sent=of_all_layers(kind.parts.sent for kind in kinds),
+        parts_freed=of_all_layers(kind.parts.freed for kind in kinds),
+        parts_named=_named_inputs(kinds[0].parts, layouts, rows),
     )
+
+
+def _named_inputs(parts: SentParts, layouts: Candidates, rows: StageRows) -> FloatArray:
+    """Return the inputs that a stage received for its chunks, which a pipeline's schedule holds to their gradients."""
+    if parts is NOTHING_SENT:
+        return NO_BYTES
+    received: FloatArray = parts.named_input * (layouts.virtual_pipeline - 1.0 * rows.has_embedding)
+    return np.where(layouts.activation_offload & (layouts.pipeline_parallel > 1), received, 0.0)
 
 
 def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
@@ -216,6 +238,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         has_state_space=layer.state_space is not None,
         weighed_outputs=_weighed_outputs(layer, share) if any(layer.weighed_outputs) else NO_BYTES,
         **(_parts_of_mixture(layer, share) if layouts.expert_overlap.any() and is_mixture else NO_PARTS),
+        parts=NOTHING_SENT,
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,

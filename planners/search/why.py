@@ -77,6 +77,8 @@ def _compared(
 def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
     given = {name: value for name in (*TRAINING_FIELDS, "framework") if (value := getattr(named, name)) is not None}
+    if "activation_offload" in given:
+        given["offload_modules"] = named.offload_modules
     return replace(question, layout=named.layout, compare=(), **given)
 
 

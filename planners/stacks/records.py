@@ -20,7 +20,8 @@ from plimsoll.planners.sharding import ShardingPolicy
 # gathered by layer with one prefetched (FSDP); as many as `ZeroBuckets` says; or once, kept until the backward pass.
 Gathering: TypeAlias = Literal["resident", "autocast_copies", "gathered_by_layer", "gathered_to_limit", "gathered_once"]
 # How kept activations go to the host: `planners/memory/activation_offload.py`.
-ActivationOffload: TypeAlias = Literal["none", "synchronous", "overlapped", "overlapped_once"]
+ActivationOffload: TypeAlias = Literal["none", "synchronous", "overlapped", "overlapped_once", "by_modules"]
+BY_MODULES = "by_modules"
 # What selective recomputation throws away: the scores of attention, or all but attention and every second product.
 SelectivePolicy: TypeAlias = Literal["none", "attention_scores", "alternate_matmuls"]
 # Modes, and three that a question states beside one: so many layers of a stage, every so-manieth, modules by name.

@@ -117,7 +117,8 @@ def _choices(layout: Layout) -> Iterator[str]:
     if layout.offload != "none":
         yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
     if layout.activation_offload:
-        yield "activations offloaded to host memory"
+        of = f" of {listed(layout.offload_modules)}" if layout.offload_modules else ""
+        yield f"activations{of} offloaded to host memory"
     if layout.fused_cross_entropy:
         yield "fused loss"
 

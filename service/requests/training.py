@@ -25,6 +25,7 @@ from plimsoll.planners.ground.terms import (
     RecomputeMode,
     TrainingObjective,
 )
+from plimsoll.planners.jobs.offload_modules import OFFLOAD_MODULES
 from plimsoll.planners.jobs.pipeline_layouts import LONGEST_LIST, NAMED
 from plimsoll.planners.jobs.recompute_modules import MODULES
 from plimsoll.planners.questions import (
@@ -63,6 +64,9 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
+OffloadModule: TypeAlias = Literal[
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
 ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 if TYPE_CHECKING:
     Stack: TypeAlias = str
@@ -129,6 +133,21 @@ class RecomputedModules(Wire):
     modules: Annotated[tuple[RecomputeModule, ...], Field(min_length=1, max_length=len(MODULES), strict=False)]
 
 
+class OffloadedModules(Wire):
+    """The parts of every layer that send what they keep to the host (Megatron-LM's --offload-modules)."""
+
+    modules: Annotated[tuple[OffloadModule, ...], Field(min_length=1, max_length=len(OFFLOAD_MODULES), strict=False)]
+
+
+ActivationOffloadRef: TypeAlias = Annotated[
+    bool | OffloadedModules,
+    Field(
+        description="Whether what layers keep waits on the host for its backward pass, or which parts of them do; true "
+        "on a stack that sends parts means those that free at least half of what they send."
+    ),
+]
+
+
 def _recompute_form(value: Any) -> str:
     if isinstance(value, RecomputedModules) or (isinstance(value, dict) and "modules" in value):
         return "(modules)"
@@ -179,7 +198,7 @@ class TrainingPart(Wire):
     optimizer_state_dtype: StateDtype | None = None
     micro_batch_size: MicroBatch | None = None
     recompute: RecomputeRef | None = None
-    activation_offload: bool | None = None
+    activation_offload: ActivationOffloadRef | None = None
     fused_cross_entropy: bool | None = None
     attention: AttentionKind = "flash"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
@@ -288,14 +307,15 @@ class ComparedLayout(LayoutPart):
 
     micro_batch_size: MicroBatch | None = None
     recompute: RecomputeRef | None = None
-    activation_offload: bool | None = None
+    activation_offload: ActivationOffloadRef | None = None
     fused_cross_entropy: bool | None = None
     framework: Framework | None = None
 
     def to_named_layout(self) -> NamedLayout:
         """Return the planner's value of it."""
         degrees = set(LayoutPart.model_fields)
-        others = {**self.model_dump(exclude=degrees), "recompute": _recompute(self.recompute)}
+        others = {**self.model_dump(exclude=degrees), **_offload(self.activation_offload)}
+        others["recompute"] = _recompute(self.recompute)
         return NamedLayout(layout=self.to_layout_request(), **others)
 
 
@@ -421,6 +441,7 @@ def training_fields(asked: TrainingPart) -> dict[str, Any]:
     return {
         **same,
         "recompute": _recompute(asked.recompute),
+        **_offload(asked.activation_offload),
         "lora": _lora(asked.lora),
         "evaluation": None if asked.evaluation is None else Evaluation(**asked.evaluation.model_dump()),
         "companions": tuple(_companion(place, companion) for place, companion in enumerate(asked.companions)),
@@ -443,6 +464,12 @@ def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModule
     if isinstance(asked, RecomputedModules):
         return Recompute(mode="selective", modules=tuple(dict.fromkeys(asked.modules)))
     return Recompute(mode="full", **asked.model_dump())
+
+
+def _offload(asked: bool | OffloadedModules | None) -> dict[str, Any]:
+    if isinstance(asked, OffloadedModules):
+        return {"activation_offload": True, "offload_modules": tuple(dict.fromkeys(asked.modules))}
+    return {"activation_offload": asked}
 
 
 def _lora(asked: LoraPart | None) -> Lora:

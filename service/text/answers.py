@@ -192,7 +192,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             # Earlier versions did not say how stages are divided.
             ("stages divided", layout.get("pipeline_layout")),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
-            ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
+            ("activations", _offloaded_activations(layout)),
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
         )
     )
@@ -201,6 +201,13 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
 def _overlapped(hidden: Mapping[str, bool] | None) -> str | None:
     """Return that the exchange with experts hides behind computation; the rest is said under the assumptions."""
     return "exchange with experts" if hidden and hidden["expert_parallel"] else None
+
+
+def _offloaded_activations(layout: Mapping[str, Any]) -> str | None:
+    """Return that activations wait on the host, and of which parts of layers; earlier versions did not say those."""
+    modules = layout.get("offload_modules")
+    of = f"of {', '.join(modules)} " if modules else ""
+    return f"{of}offloaded to the host" if layout.get("activation_offload") else None
 
 
 def _sharding(layout: Mapping[str, Any]) -> str:

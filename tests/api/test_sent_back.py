@@ -13,7 +13,7 @@ from plimsoll.service.requests.training import LayoutPart
 from tests.api.questions import train
 
 # What an answer's layout says that a request has beside `layout`.
-OF_TRAINING = ("micro_batch_size", "fused_cross_entropy", "activation_offload")
+OF_TRAINING = ("micro_batch_size", "fused_cross_entropy")
 MIXTURE = "Qwen/Qwen3-30B-A3B"
 
 
@@ -23,10 +23,15 @@ def sent_back(request: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str
     return {
         **request,
         "hardware": {**request["hardware"], "gpus": layout["gpus"]},
-        "training": {**training, "recompute": recompute(layout)},
+        "training": {**training, "recompute": recompute(layout), "activation_offload": activation_offload(layout)},
         "layout": {name: layout[name] for name in LayoutPart.model_fields},
         "framework": layout["framework"],
     }
+
+
+def activation_offload(layout: Mapping[str, Any]) -> bool | dict[str, Any]:
+    """Return what of activations is offloaded, as a request says it."""
+    return {"modules": layout["offload_modules"]} if layout["offload_modules"] else layout["activation_offload"]
 
 
 def recompute(layout: Mapping[str, Any]) -> str | dict[str, Any]:
@@ -77,6 +82,12 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         framework="megatron",
         hardware={"gpu": "h100-sxm-80gb", "gpus": 16},
         training={"global_batch_size": 64, "recompute": {"modules": ["layernorm", "moe_act"]}},
+    ),
+    "parts of layers on the host": train(
+        model=MIXTURE,
+        framework="megatron",
+        hardware={"gpu": "h100-sxm-80gb", "gpus": 16},
+        training={"global_batch_size": 64, "activation_offload": True},
     ),
     "selective recompute of what the stack takes": train(framework="megatron", training={"recompute": "selective"}),
     "every other layer": train(framework="fsdp2", training={"recompute": {"every": 2}}),

@@ -27,7 +27,7 @@ from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.remembered import remembered_below_head
 from plimsoll.planners.memory.programs.stage_layers import stage_layers
 from plimsoll.planners.memory.steps.layers import Layers
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, only, some
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Mask, mask_of, only, opposite, some
 from plimsoll.planners.memory.steps.step import BACKWARD, FORWARD, REDUCTION, Held, Step
 
 
@@ -46,7 +46,10 @@ class ResidentStage:
     (`in_turn`) and `output_before`, of the pass that has been (`BesidePasses`); of a pair it holds what is `of_output`.
     Its other chunks go on meanwhile: `others_at_embedding` wait as the lowest one is through, `others_at_head` as the
     highest begins.
-    `unsaved` is what the first layer need not keep behind a frozen embedding. `tied_gradient` is the sum of a tied
+    `unsaved` is what the first layer need not keep behind a frozen embedding. Of layers whose inputs go to the host,
+    `inputs` are those that the schedule names still, and `embedded` is the one that the model's forward pass does;
+    where the highest layer `returns_highest` it has been on the host as the others have.
+    `tied_gradient` is the sum of a tied
     table's gradients, of which the head's is empty: autograd adds none into a tensor that another holds. `further` is
     what layers for multi-token prediction hold.
     """
@@ -69,6 +72,9 @@ class ResidentStage:
     of_output: FloatArray
     received_before: FloatArray
     unsaved: FloatArray
+    inputs: FloatArray
+    embedded: FloatArray
+    returns_highest: Mask
     head: FloatArray
     logits: FloatArray
     embedding_gradient: FloatArray
@@ -98,6 +104,8 @@ def resident_stage(asked: Question) -> ResidentStage:
     waiting = waiting_bytes(asked, others, at_embedding, at_head)
     sends = holds_last & (is_interleaved | ~rows.has_embedding)
     overlaps = np.bool_(kernels.transformer_engine)
+    # Of several layers the lowest has sent its input, and emptied it for all who name it.
+    is_emptied = layouts.activation_offload & (active.layers[0].parts.emptied_input > 0) & (rows.layers > 1)
     return ResidentStage(
         rest=at_rest(asked, keeps_gradients=np.ones(1, dtype=bool)),
         layers=stage_layers(asked, gradient_bytes=None),
@@ -111,7 +119,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         else np.ceil(sums_at_end(job, autocast=False) * active.p2p_message),
         received_in_buffers=some(np.ceil(received)) if kernels.pipelines_keep_messages else NO_BYTES,
         received_apart=NO_BYTES if kernels.pipelines_keep_messages else some(np.ceil(received)),
-        before=some(np.where(sends & ~is_interleaved, message, 0.0)),
+        before=some(np.where(sends & ~is_interleaved & ~is_emptied, message, 0.0)),
         sent=some(np.where(sends, message, 0.0)),
         stale=some(np.where(overlaps, beside.stale * message, 0.0)),
         in_turn=some(np.where(overlaps & beside.turn, message, 0.0)),
@@ -119,6 +127,9 @@ def resident_stage(asked: Question) -> ResidentStage:
         of_output=some(np.ceil(held_by_outputs(asked))),
         received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
+        inputs=some(np.ceil(active.parts_named)),
+        embedded=some(np.ceil(np.where(rows.has_embedding, active.layers[0].parts.named_input, 0.0))),
+        returns_highest=mask_of(goes_on & (is_interleaved | ~rows.has_head)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),
         embedding_gradient=np.ceil(embedding),
@@ -146,10 +157,17 @@ def resident(step: Step, stage: ResidentStage) -> None:
     received_before = step.take("activations", "gradient received next", stage.received_before)
     input_before = step.take("activations", "input of the micro-batch before", stage.before)
     kept: dict[object, Held] = {}
+    embedded = step.take("activations", "embedding's output", stage.embedded)
     for layer in step.each(stage.layers):
         kept[layer] = step.take("activations", "kept by the layer", layer.bytes.kept)
         with step.where(layer.is_lowest):
             step.shrink(kept[layer], stage.unsaved)
+            with step.where(opposite(layer.is_highest)):
+                step.grow(kept[layer], stage.inputs)
+        with step.where(layer.is_highest):
+            step.grow(kept[layer], layer.bytes.stays_as_highest)
+            with step.where(stage.returns_highest):
+                step.grow(kept[layer], layer.bytes.comes_back_twice)
         step.drop(step.take("activations", "experts' tokens returned", layer.bytes.beside_return))
     step.drop(step.take("activations", "sums at the forward pass's end", stage.forward_end))
     step.resize(others, stage.others_at_head)
@@ -160,7 +178,7 @@ def resident(step: Step, stage: ResidentStage) -> None:
     logits = step.take("logits", "logits", stage.logits)
     next_input = step.take("activations", "input of the next forward pass", stage.in_turn)
     step.phase = BACKWARD
-    step.drop(logits, named_logits, received_before, input_before, further_logits)
+    step.drop(logits, named_logits, received_before, input_before, further_logits, embedded)
     step.drop(step.take("gradients", "sum of the head's empty gradients", stage.further.head_sum), head)
     step.resize(others, stage.others)
     output = step.take("activations", "output of the last forward pass", stage.output_before)
@@ -174,7 +192,11 @@ def resident(step: Step, stage: ResidentStage) -> None:
         step.drop(next_input)
     for layer in step.each(stage.layers, downwards=True):
         step.resize(kept[layer], layer.bytes.beside_moments)
+        twice = step.take("activations", "what comes back twice from the host", layer.bytes.comes_back_twice)
+        with step.where(layer.is_highest), step.where(opposite(stage.returns_highest)):
+            step.shrink(twice, layer.bytes.comes_back_twice)
         step.moments(layer.bytes.moments, unsaved=only(layer.is_lowest, stage.unsaved))
+        step.drop(twice)
         with step.where(stage.pairs), step.where(layer.is_highest):
             held = step.take("activations", "gradient received, and what the output's graph holds", stage.of_output)
             step.drop(step.take("activations", "layers of two micro-batches", layer.bytes.paired), held)

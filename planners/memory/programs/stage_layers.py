@@ -22,6 +22,7 @@ from plimsoll.planners.memory.programs.paired import paired_bytes
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.programs.remembered import remembered_bytes
 from plimsoll.planners.memory.programs.whole_sequences import before_scatter, moments_of_gathered, moments_of_whole
+from plimsoll.planners.memory.sent_parts import NOTHING_SENT
 from plimsoll.planners.memory.steps.layers import Layers, Run, layers_of
 from plimsoll.planners.memory.steps.on_rank import (
     NO_BYTES,
@@ -139,6 +140,11 @@ def _layer(
     returned = before_experts = NO_BYTES
     if is_mixture and are_grouped(kernels):
         returned = np.where(recomputed, 0.0, backward.beside_combine)
+        if own.parts is not NOTHING_SENT:
+            # Of the last stage's highest layer all is there, unless other chunks go forward besides.
+            goes = layouts.activation_offload & (~asked.rows.has_head | (layouts.virtual_pipeline > 1))
+            beside = np.where(goes, own.parts.sent_last, 0.0)
+            returned = np.maximum(returned + beside, beside + np.where(goes, own.parts.at_experts, 0.0))
     is_selective = layouts.recompute == SELECTIVE
     remembered = handed_down = NO_BYTES
     if is_mixture and are_grouped(kernels):
@@ -183,6 +189,8 @@ def _layer(
         experts_gathered_again=some(experts_gathered_again),
         at_experts_reduced=np.ceil(at_experts_reduced),
         beside_reduction=beside_reduction,
+        comes_back_twice=some(np.where(layouts.activation_offload, np.ceil(own.parts.sent - own.parts.freed), 0.0)),
+        stays_as_highest=some(np.where(layouts.activation_offload, np.ceil(own.parts.freed), 0.0)),
         remembered=remembered,
         handed_down=handed_down,
         paired=some(np.ceil(paired_bytes(asked, own, _at_last_matrix(asked, held, own, recomputed)))),
@@ -296,6 +304,12 @@ def _moments(
         softmax.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
     if layer.brings_back:
         softmax.append(Moment("attention", _at_attention(asked, layer, recomputed), NO_BYTES))
+    if own.parts is not NOTHING_SENT:
+        # Until a layer's attention has been differentiated parts of the layer below come back.
+        back = np.where(asked.layouts.activation_offload, own.parts.back_at_attention, 0.0)
+        softmax.append(
+            Moment("attention beside what comes back", _at_attention(asked, layer, recomputed) + back, NO_BYTES)
+        )
     if is_mixture and are_grouped(kernels):
         # Their kernels add weight gradients up where they accumulate; nothing is gathered.
         last = _at_last_matrix(asked, held, own, recomputed)

@@ -135,6 +135,8 @@ class LayerOnRank:
     - `unit` are its weights, without `experts` where those are a unit of their own: `has_expert_unit`, None if nowhere;
     - `kept`: what it keeps of a micro-batch from its forward to its backward pass, and of that `kept_before_experts`
       as its experts are gathered;
+    - `stays_as_highest`: what more it keeps where it is the stage's highest layer, of which nothing goes to the host;
+      `comes_back_twice`: what of it returns from there for each of several operations that keep one tensor;
     - `beside_moments`: what of it stays while the layer is differentiated, whose `moments` hold all else;
     - of layers like it on a stage the parts `below_highest` chunk and `in_lowest`, and `summed_at_first`, that of which
       sums are made while the highest chunk is differentiated;
@@ -169,6 +171,8 @@ class LayerOnRank:
     at_experts_reduced: FloatArray
     beside_reduction: tuple[Moment, ...]
     paired: FloatArray = field(default_factory=lambda: NO_BYTES)
+    stays_as_highest: FloatArray = field(default_factory=lambda: NO_BYTES)
+    comes_back_twice: FloatArray = field(default_factory=lambda: NO_BYTES)
     remembered: FloatArray = field(default_factory=lambda: NO_BYTES)
     handed_down: FloatArray = field(default_factory=lambda: NO_BYTES)
     traffic: Traffic = NO_TRAFFIC

@@ -10,6 +10,7 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.layouts.grid import counted
+from plimsoll.planners.search.rules.activation_offload import ACTIVATIONS_GO_BY_PARTS
 from plimsoll.planners.search.rules.divisibility import (
     BATCH_DIVIDES,
     CONTEXT_NEEDS_ATTENTION,
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     TENSOR_OVERLAP_HAS_PIECES,
     PARAMETERS_HIDE_WITH_GRADIENTS,
     OFFLOAD_NEEDS_SHARDING,
+    ACTIVATIONS_GO_BY_PARTS,
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     STAGE_DIVIDES_OPTIMIZER,
     STATE_DTYPES_NEED_SHARDING,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.planners.formats.precision import DTYPE_BYTES
+from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.terms import OFFLOADS, ONE_FORWARD_ONE_BACKWARD, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
@@ -24,7 +25,7 @@ from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
 from plimsoll.planners.stacks.profile import Profile, load_profile
-from plimsoll.planners.stacks.records import Capabilities, StateBytes
+from plimsoll.planners.stacks.records import BY_MODULES, Capabilities, StateBytes
 
 BOTH = (False, True)
 MOST_RANKS = 2**63  # more than any degree
@@ -77,6 +78,37 @@ def _switch(field: str, has: Callable[[Capabilities], bool], lacking: str) -> La
         return f"{profile.name} {lacking}; {field} must be false."
 
     return _choice(field, lambda can: BOTH if has(can) else (False,), BOTH, words)
+
+
+def _offloads_activations() -> LayoutAbility:
+    """Return the ability to offload activations, or parts of layers by name."""
+    switch = _switch("activation_offload", lambda can: can.activation_offload != "none", "cannot offload activations")
+    plain = switch.ability
+
+    def words(question: TrainingQuestion, profile: Profile) -> str:
+        if not question.offload_modules or profile.can.activation_offload == "none":
+            return plain.words(question, profile)
+        return f"{profile.name} offloads no parts of layers by name; activation_offload must be true or false."
+
+    ability = replace(
+        plain,
+        asked=lambda question: None if question.activation_offload is None else question,
+        can=lambda profile, asked: (
+            profile.can.activation_offload == BY_MODULES
+            if asked.offload_modules
+            else plain.can(profile, asked.activation_offload)
+        ),
+        words=words,
+        told=lambda question, profiles: (
+            f"activation_offload of {listed(question.offload_modules)}"
+            if question.offload_modules
+            else plain.told(question, profiles)
+        ),
+    )
+    return replace(switch, ability=ability)
+
+
+_OFFLOADS_ACTIVATIONS = _offloads_activations()
 
 
 def _outside(places: IntArray | BoolArray, terms: Sequence[Any], choices: Collection[Any]) -> BoolArray:
@@ -276,7 +308,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
     *(_hidden(field) for field in HIDDEN_TRAFFIC),
     _state_dtype("gradient_dtype", lambda states: states.accumulator or states.gradient),
     _state_dtype("optimizer_state_dtype", lambda states: states.moment),
-    _switch("activation_offload", lambda can: can.activation_offload != "none", "cannot offload activations"),
+    _OFFLOADS_ACTIVATIONS,
     _switch("fused_cross_entropy", lambda can: can.fused_cross_entropy, "has no fused cross-entropy"),
     LayoutAbility(
         ability=one_of("/training/recompute", lambda profile: profile.can.recompute, asked=_form, told=_recompute_told),

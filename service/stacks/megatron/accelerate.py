@@ -24,6 +24,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             "accelerate's Megatron-LM plugin has no option for multi-token prediction.",
         ),
         (layout.offload != "none", "accelerate's Megatron-LM plugin has no option for states on the host."),
+        (layout.activation_offload, "accelerate's Megatron-LM plugin has no option for activations on the host."),
         (launch.is_hybrid, "accelerate's Megatron-LM plugin has no option for copies of the distributed optimizer."),
         (launch.question.optimizer == MUON, "accelerate's Megatron-LM plugin knows Adam and SGD alone."),
         (model_type not in MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),

@@ -12,6 +12,7 @@ from typing import Any
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, MODULES
 from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.service.stacks.megatron.activations import told_activations, why_activations_are_not_planned
 from plimsoll.service.stacks.megatron.experts import why_experts_are_not_read, why_their_division_is_not_planned
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
@@ -41,7 +42,7 @@ DECISIVE = frozenset({
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
     "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16",
-    "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
+    "--cpu-offloading-num-layers", "--fp8-param-gather", "--distribute-saved-activations",
     "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
@@ -85,7 +86,7 @@ def _megatron_launch(job: Job) -> Read:
     broken = broken_rules(values, others, None if job.ranks is None else gpus)
     if broken:
         return CannotRun(program=program, reason="; ".join(broken))
-    unread = why_experts_are_not_read(values, others)
+    unread = why_experts_are_not_read(values, others) or why_activations_are_not_planned(values, others)
     if unread is not None:
         return NotRead(reason=unread)
     degrees = {name: int(values.get(name, 1)) for name in DEGREES}
@@ -117,6 +118,7 @@ def _megatron_launch(job: Job) -> Read:
                 "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
                 **states.training,
+                **told_activations(values),
             },
             "layout": {
                 **degrees,

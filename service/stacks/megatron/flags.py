@@ -71,6 +71,8 @@ FLAGS = (
     Flag(names=("main-grads-dtype",), field="gradient_dtype", form="text"),
     Flag(names=("optimizer-cpu-offload",), field="offload", form="switch"),
     Flag(names=("optimizer-offload-fraction",), field="offloaded", form="number"),
+    Flag(names=("fine-grained-activation-offloading",), field="activation_offload", form="switch"),
+    Flag(names=("offload-modules",), field="offloaded_modules", form="texts"),
     Flag(names=("muon-tp-mode",), field="muon_blocks", form="text"),
     Flag(names=("use-flash-attn",), field="flash", form="switch"),
     Flag(names=("transformer-impl",), field="implementation", form="text"),

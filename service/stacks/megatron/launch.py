@@ -34,6 +34,7 @@ OPTIMIZERS: Mapping[str, Mapping[str, Value]] = {
 STATE_DTYPES = frozenset({"fp32", "fp16", "bf16", "fp8"})  # --exp-avg-dtype
 MULTI_TOKEN_LOSS_FACTOR = 0.1  # the default of --mtp-loss-scaling-factor
 CURRENT_SCALING = "tensorwise"  # --fp8-recipe: a scale of each tensor, as delayed scaling has, of its present values
+KEEPS_WEIGHTS = "NVTE_CPU_OFFLOAD_V1=1"
 GRADIENT_DTYPES = frozenset({"fp32", "bf16"})  # --main-grads-dtype
 
 
@@ -93,6 +94,13 @@ def recompute_options(layout: Layout) -> dict[str, Value]:
     return {}
 
 
+def _offload_options(layout: Layout) -> dict[str, Value]:
+    """Return which parts of layers send to the host what they keep."""
+    if not layout.activation_offload:
+        return {}
+    return {**named(FLAGS, activation_offload=True), "offload-modules": layout.offload_modules}
+
+
 def _scales_as_it_goes(launch: TrainingLaunch) -> bool:
     """Return whether products in fp8 need other scaling than the delayed one that is the default."""
     modules = launch.layout.recompute_modules
@@ -114,6 +122,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **_precision_options(launch),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
+        **_offload_options(layout),
         "fp8-recipe": CURRENT_SCALING if _scales_as_it_goes(launch) else None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
@@ -217,12 +226,17 @@ def _script(launch: TrainingLaunch) -> Sequence[str]:
 
 
 def _environment(launch: TrainingLaunch) -> Sequence[str]:
-    """Return what Megatron-LM insists on, that kernels and messages keep their order (arguments.py, validate_args)."""
+    """Return what Megatron-LM insists on (arguments.py, validate_args).
+
+    Kernels and messages are to keep their order, and Transformer Engine from 2.10 on is to send no weights to the host.
+    """
     layout = launch.layout
+    offload = (KEEPS_WEIGHTS,) if layout.activation_offload else ()
     if layout.overlap is not None and layout.overlap.expert_parallel:
         # Docs, user-guide/features/moe_a2a_overlap.md: more than one, so that both streams go on; recipes have 32.
-        return ("CUDA_DEVICE_MAX_CONNECTIONS=32",)
-    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if layout.tensor_parallel > 1 or layout.context_parallel > 1 else ()
+        return ("CUDA_DEVICE_MAX_CONNECTIONS=32", *offload)
+    in_order = layout.tensor_parallel > 1 or layout.context_parallel > 1
+    return (*(("CUDA_DEVICE_MAX_CONNECTIONS=1",) if in_order else ()), *offload)
 
 
 MEGATRON = Target(name="megatron", why_not=why_not, write=_text, saved_as="megatron.txt", names_recomputed_modules=True)

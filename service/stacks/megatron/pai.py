@@ -41,6 +41,10 @@ def pai_megatron_arguments(launch: TrainingLaunch) -> str:
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     is_muon = launch.question.optimizer == megatron.MUON
     return megatron.why_not(launch) + given_reasons(
+        (
+            launch.layout.activation_offload,
+            "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to offload activations.",
+        ),
         (is_muon, "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to have Muon."),
     )
 

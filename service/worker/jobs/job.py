@@ -97,6 +97,7 @@ class TraceJob:
     context_parallel: int = 1
     expert_parallel: int = 1
     activation_offload: bool = False
+    offload_modules: tuple[str, ...] = ()
     secondary_shard_group: int = 1
     offload: str = "none"
     offload_target: str = "cpu"

@@ -1,5 +1,7 @@
 """Activations on the host: what stays on the device, what the host holds, and what the copies take."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,7 +91,7 @@ def test_what_is_asked_for_is_tried_first_and_what_is_refused_never(asked, choic
 
 def test_a_stack_that_cannot_offload_activations_is_refused():
     with pytest.raises(InvalidQuestion) as refusal:
-        plan_without_advice(question(framework="megatron", activation_offload=True))
+        plan_without_advice(question(framework="fsdp2", activation_offload=True))
     assert refusal.value.pointer == "/training/activation_offload"
 
 
@@ -115,3 +117,69 @@ def test_trl_leaves_what_comes_twice_of_every_layer_below():
 
 def test_torch_s_hook_leaves_nothing_of_other_layers():
     assert _activations_left("ddp", 5, zero_stage=0) == _activations_left("ddp", 4, zero_stage=0)
+
+
+# 65,536 tokens of 64 features are 4 Mi elements, of which Megatron-Core sends any tensor of 1 Mi or more: queries and
+# attention's output of 64 features, keys and values of 32. Of the 4 heads' statistics there are too few.
+LONG = question(model=small_llama(vocab_size=8), gpus=1, sequence_length=65_536, global_batch_size=2)
+FEATURE = 65_536 * 2
+ROW = {"activation_offload": True}
+
+
+def _by_parts(*modules, **row):
+    job = training_job(replace(LONG, activation_offload=True, offload_modules=modules), load_profile("megatron"))
+    rows = candidates_from_rows([{**row, **moved} for moved in ({}, ROW)])
+    return job, rows
+
+
+def test_megatron_sends_a_part_s_tensors_as_often_as_they_are_kept_of_all_layers_but_the_next_one():
+    # Of 4 layers the highest stays: 3 x (operands of 128 features, and the output of 64 twice).
+    job, rows = _by_parts("core_attn", "attn_proj")
+    assert micro_batch_offload_bytes(rows, job).tolist() == [0, 3 * 256 * FEATURE]
+
+
+def test_the_host_has_a_megatron_layer_s_parts_of_all_layers_as_the_first_step_sends_them():
+    job, rows = _by_parts("core_attn", "attn_proj")
+    assert memory_of(rows, 1, job, hardware(1)).host_bytes == 4 * 256 * FEATURE
+
+
+@pytest.mark.parametrize(
+    ("modules", "features"),
+    [
+        # Attention's output stays for the projection behind it, unless that sends it too.
+        (("core_attn",), 128),
+        (("core_attn", "attn_proj"), 192),
+        # The norm's input and output; the model's own code names the first layer's input until the loss is known.
+        (("qkv_linear",), 128),
+    ],
+)
+def test_the_device_is_relieved_of_a_megatron_layer_s_parts_below_the_highest(modules, features):
+    job, rows = _by_parts(*modules)
+    plain, moved = (memory_of(rows, index, job, hardware(1)) for index in (0, 1))
+    assert plain.phase == moved.phase == "backward"
+    assert plain.items.activations - moved.items.activations == 3 * features * FEATURE
+
+
+def test_tensors_of_too_few_elements_stay():
+    # 16,384 tokens: 1 Mi elements of 64 features are sent, half as many of keys and values are not.
+    few = replace(LONG, sequence_length=16_384, activation_offload=True, offload_modules=("core_attn",))
+    job = training_job(few, load_profile("megatron"))
+    assert micro_batch_offload_bytes(candidates_from_rows([ROW]), job) == 3 * 128 * 16_384 * 2
+
+
+def test_a_plan_names_the_parts_that_it_offloads():
+    asked = replace(LONG, framework="megatron", activation_offload=True, offload_modules=("core_attn",))
+    assert plan_without_advice(asked).plan.layout.offload_modules == ("core_attn",)
+    assert plan_without_advice(replace(asked, offload_modules=())).plan.layout.offload_modules == (
+        "qkv_linear",
+        "core_attn",
+        "attn_proj",
+    )
+
+
+def test_parts_by_name_are_refused_of_a_stack_that_offloads_all_at_once():
+    with pytest.raises(InvalidQuestion, match="no parts of layers by name") as refusal:
+        plan_without_advice(
+            replace(LONG, framework="accelerate", activation_offload=True, offload_modules=("core_attn",))
+        )
+    assert refusal.value.pointer == "/training/activation_offload"

@@ -107,7 +107,7 @@ def test_a_layout_that_offloads_activations_is_named_so():
 
 
 def test_a_framework_that_cannot_offload_activations_is_told_at_the_field():
-    comparison = compared(named={"activation_offload": True, "framework": "megatron"})
+    comparison = compared(named={"activation_offload": True, "framework": "fsdp2"})
     assert comparison.outcome == "excluded"
     assert [reason.pointer for reason in comparison.reasons] == ["/compare/0/activation_offload"]
 

@@ -174,7 +174,10 @@ NAMED = {
     ),
     "recompute_modules": lambda layout: f"of {listed(layout.recompute_modules)}" if layout.recompute_modules else None,
     "recompute_every": lambda layout: f"of one layer in {layout.recompute_every}" if layout.recompute_every else None,
-    "activation_offload": lambda layout: "activations offloaded" if layout.activation_offload else None,
+    "activation_offload": lambda layout: "offloaded to host memory" if layout.activation_offload else None,
+    "offload_modules": lambda layout: (
+        f"activations of {listed(layout.offload_modules)} offloaded" if layout.offload_modules else None
+    ),
     "fused_cross_entropy": lambda layout: "fused loss" if layout.fused_cross_entropy else None,
     "pipeline_schedule": lambda layout: layout.pipeline_schedule if layout.pipeline_schedule != "1f1b" else None,
     "pipeline_layout": lambda layout: (
@@ -226,6 +229,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"recompute": "selective", "recompute_modules": ("layernorm", "moe_act")},
         {"recompute": "selective"},
         {"activation_offload": True},
+        {"activation_offload": True, "offload_modules": ("core_attn", "moe_act")},
         {"fused_cross_entropy": True},
         {"gradient_accumulation_steps": 7},
         {"overlap": HIDDEN_EXCHANGE},

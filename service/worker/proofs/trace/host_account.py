@@ -8,6 +8,7 @@ from typing import Any
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
 from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.stacks.records import BY_MODULES
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.jobs.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.jobs.stack import Stack
@@ -21,6 +22,10 @@ WAYS = {
     OVERLAPPED_ONCE: (
         "Activations go to the host after TRL 1.16's OffloadActivations: what is kept again while it waits stays on "
         "the device, and gathered or cast weights and the log-softmax are sent as well."
+    ),
+    BY_MODULES: (
+        "Parts of layers go to the host as the stack's own code sends them, each tensor of a million elements or more "
+        "as often as it is kept; of the highest layer nothing goes once a step has been."
     ),
 }
 

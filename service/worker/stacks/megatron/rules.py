@@ -174,6 +174,14 @@ DESCRIBED_MODELS_ARE_TRACED = Rule(
         f"Megatron-Core's layers of {asked.job.config.get('model_type')!r} run in a trace and not on a device yet."
     ),
 )
+OFFLOADED_PARTS_ARE_MEGATRON_CORES = Rule(
+    broken=lambda asked: bool(asked.job.offload_modules) and not asked.stack.runs_own_model(asked.job),
+    pointer="/layout/activation_offload",
+    words=lambda asked: (
+        "Parts of layers on the host are traced by Megatron-Core's own code, which does not run this job of "
+        f"{asked.job.config.get('model_type')!r}; its plan is held to that code by models that it runs."
+    ),
+)
 SHARED_BUFFERS_ARE_TRANSFORMER_ENGINE_S = Rule(
     broken=lambda asked: asked.job.asks_tensor_overlap and asked.job.tensor_parallel > 1,
     pointer="/layout/overlap/tensor_parallel",

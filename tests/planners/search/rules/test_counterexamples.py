@@ -30,6 +30,14 @@ RECURRENT = describe_config(
     name="bamba",
 )  # fmt: skip
 
+ATTENTION_FREE = describe_config(
+    {
+        "model_type": "mamba2", "vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4,
+        "head_dim": 32, "state_size": 16, "n_groups": 1, "conv_kernel": 4, "expand": 2,
+    },
+    name="attention-free",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counterexample:
@@ -385,6 +393,48 @@ CASES = (
         numbers=("megatron", "zero_stage 1", "not 0"),
     ),
     Counterexample(
+        rule="activations_go_by_parts",
+        framework="megatron",
+        asked={"model": ATTENTION_FREE},
+        layout={"activation_offload": True},
+        numbers=("attention-free", "megatron"),
+    ),
+    Counterexample(
+        rule="activations_go_by_parts",
+        breach=1,
+        framework="megatron",
+        layout={"activation_offload": True, "recompute": FULL},
+        numbers=("megatron", "none, or of modules"),
+    ),
+    Counterexample(
+        rule="activations_go_by_parts",
+        breach=2,
+        framework="megatron",
+        asked={
+            "model": EXPERTS,
+            "offload_modules": ("moe_act",),
+            "recompute": Recompute(mode="selective", modules=("moe",)),
+        },
+        layout={"activation_offload": True, "recompute": SELECTIVE},
+        numbers=("megatron", "no moe_act", "in place of moe"),
+    ),
+    Counterexample(
+        rule="activations_go_by_parts",
+        breach=3,
+        framework="megatron",
+        asked={"precision": "fp8-mixed"},
+        layout={"activation_offload": True},
+        numbers=("megatron", "fp8"),
+    ),
+    Counterexample(
+        rule="activations_go_by_parts",
+        breach=4,
+        framework="megatron",
+        asked={"attention": "eager"},
+        layout={"activation_offload": True},
+        numbers=("megatron", "flash, not eager"),
+    ),
+    Counterexample(
         rule="nvme_needs_stage_three",
         framework="deepspeed",
         asked={"layout": {"offload_target": "nvme"}},
@@ -453,7 +503,7 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     ),
     "gradient_dtype": ("megatron", {"optimizer": "muon", "gradient_dtype": "bf16"}, None),
     "optimizer_state_dtype": ("megatron", {"optimizer": "muon", "optimizer_state_dtype": "bf16"}, None),
-    "activation_offload": ("megatron", {"activation_offload": True}, {"activation_offload": True}),
+    "activation_offload": ("fsdp2", {"activation_offload": True}, {"activation_offload": True}),
     "fused_cross_entropy": ("megatron", {"fused_cross_entropy": True}, {"fused_cross_entropy": True}),
     "recompute": ("accelerate", {"recompute": Recompute(mode="selective")}, {"recompute": SELECTIVE}),
 }

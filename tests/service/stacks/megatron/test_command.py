@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.service.stacks.commands import training_launch
-from plimsoll.service.workloads.commands.launches import Launch, NotRead
+from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead
 from tests.service.admission.reviews import a_plain_container
 
 MODEL = (
@@ -66,3 +66,51 @@ def test_a_part_that_nobody_knows_is_not_read():
     found = read("--recompute-granularity selective --recompute-modules layernorm mlq")
     assert isinstance(found, NotRead)
     assert "mlq" in found.reason
+
+
+OFFLOAD = "--fine-grained-activation-offloading --offload-modules"
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        (f"{OFFLOAD} core_attn attn_proj core_attn", {"modules": ["core_attn", "attn_proj"]}),
+        ("--offload-modules core_attn", None),
+    ],
+)
+def test_parts_of_layers_that_wait_on_the_host_are_read(options, asked):
+    found = read(options)
+    assert isinstance(found, Launch)
+    assert found.request["training"].get("activation_offload") == asked
+    assert found.memory_saving == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--fine-grained-activation-offloading", "needs --offload-modules: any of qkv_linear"),
+        (f"{OFFLOAD} attn_proj", "--offload-modules attn_proj needs core_attn"),
+        (
+            f"{OFFLOAD} moe_act --recompute-granularity selective --recompute-modules moe",
+            "--offload-modules moe_act goes without --recompute-modules moe",
+        ),
+        (f"{OFFLOAD} core_attn --transformer-impl local", "needs --transformer-impl transformer_engine"),
+    ],
+)
+def test_what_megatron_asserts_of_offloaded_activations_cannot_run(options, reason):
+    found = read(options)
+    assert isinstance(found, CannotRun)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (f"{OFFLOAD} core_attn fused_group_mlp", "--offload-modules fused_group_mlp is not planned"),
+        (f"{OFFLOAD} core_attn --activation-offload-fraction 0.5", "--activation-offload-fraction has less sent"),
+    ],
+)
+def test_offloaded_activations_that_are_not_planned_are_not_read(options, reason):
+    found = read(options)
+    assert isinstance(found, NotRead)
+    assert reason in found.reason

@@ -71,8 +71,9 @@ def config(given: TrainingLaunch) -> Any:
         field = RENAMED.get(name, name)
         if field in fields:
             values[field] = word if word is True else _number(word)
-    if "recompute_modules" in values:
-        values["recompute_modules"] = values["recompute_modules"].split()
+    for listed in ("recompute_modules", "offload_modules"):
+        if listed in values:
+            values[listed] = values[listed].split()
     if "disable_bias_linear" in told(given):
         values["add_bias_linear"] = False
     values["attention_backend"] = AttnBackend[values["attention_backend"]]
@@ -277,6 +278,19 @@ def test_states_on_the_host_are_all_of_them_and_read_back():
     assert (float(found["optimizer_offload_fraction"]), OptimizerConfig().optimizer_offload_fraction) == (1.0, 0.0)
     assert not [name for name in found if name.endswith("_dtype")]
     assert read_back(given).request["layout"]["offload"] == "optimizer"
+
+
+def test_activations_on_the_host_are_megatron_cores_and_read_back():
+    given = launch("megatron", data_parallel=8, zero_stage=1, activation_offload=True, offload_modules=PARTS)
+    found = config(given)
+    assert found.fine_grained_activation_offloading
+    assert found.offload_modules == list(PARTS)
+    assert read_back(given).request["training"]["activation_offload"] == {"modules": list(PARTS)}
+    # Megatron-LM asks for it where Transformer Engine is 2.10 or later (arguments.py, validate_args).
+    assert "NVTE_CPU_OFFLOAD_V1=1" in str(training_artifacts(given).files["torchrun"])
+
+
+PARTS = ("qkv_linear", "core_attn", "attn_proj")
 
 
 def test_eager_attention_is_unfused():

@@ -57,6 +57,7 @@ def transformer_config(job: TraceJob) -> Any:
         mtp_num_layers=job.multi_token_prediction or None,
         **_layout(job),
         **_recomputation(job),
+        **_offload(job),
     )
 
 
@@ -84,6 +85,12 @@ def _recomputation(job: TraceJob) -> dict[str, Any]:
         return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     layers = job.recompute_layers // job.virtual_pipeline
     return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+
+
+def _offload(job: TraceJob) -> dict[str, Any]:
+    if not job.offload_modules:
+        return {}
+    return {"fine_grained_activation_offloading": True, "offload_modules": list(job.offload_modules)}
 
 
 def data_parallel_config(job: TraceJob) -> Any:

@@ -45,11 +45,40 @@ def _with_new_tensors(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class _WithParameter:
+    """What a product keeps, its weight being the parameter: one that hooks hand back is another tensor.
+
+    Source: Transformer Engine, pytorch/module/linear.py (`weight_object`, "For CPU offloading").
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    @property
+    def saved_tensors(self) -> tuple[torch.Tensor, nn.Parameter]:
+        """Return the input and the weight."""
+        given, _ = self._context.saved_tensors
+        return given, self._context.weight
+
+
 class _Product(layers.LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[misc]
     """Megatron-Core's product over a split sequence or a whole one, gathered into new tensors."""
 
-    forward = staticmethod(_with_new_tensors(layers.LinearWithGradAccumulationAndAsyncCommunication.forward))
-    backward = staticmethod(_with_new_tensors(layers.LinearWithGradAccumulationAndAsyncCommunication.backward))
+    @staticmethod
+    @_with_new_tensors
+    def forward(ctx: Any, *given: Any) -> Any:
+        """Return the product."""
+        _, ctx.weight, *_ = given
+        return layers.LinearWithGradAccumulationAndAsyncCommunication.forward(ctx, *given)
+
+    @staticmethod
+    @_with_new_tensors
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Return the gradients."""
+        return layers.LinearWithGradAccumulationAndAsyncCommunication.backward(_WithParameter(ctx), *gradients)
 
 
 def _product(_module: nn.Module, **given: Any) -> Any:
@@ -174,14 +203,15 @@ class _GroupedProduct(torch.autograd.Function):
     def forward(ctx: Any, tokens: torch.Tensor, *weights: nn.Parameter) -> torch.Tensor:
         """Return the products, and keep the tokens and the weights."""
         ctx.save_for_backward(tokens, *weights)
+        ctx.weights = weights
         return tokens.new_empty(tokens.size(0), weights[0].size(0))
 
     @staticmethod
     def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the tokens' gradient, and empty ones for the weights."""
-        tokens, *weights = ctx.saved_tensors
-        dummies = tuple(layers.get_dummy_wgrad(list(weight.shape), weight.dtype) for weight in weights)
-        for weight in weights:
+        tokens, *_ = ctx.saved_tensors
+        dummies = tuple(layers.get_dummy_wgrad(list(weight.shape), weight.dtype) for weight in ctx.weights)
+        for weight in ctx.weights:
             weight.grad_added_to_main_grad = True
         return torch.empty_like(tokens), *dummies
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.jobs.job import TraceJob
 from plimsoll.service.worker.recording.patches import replaced
+from plimsoll.service.worker.stacks.megatron.core.activation_offload import activations_on_host
 from plimsoll.service.worker.stacks.megatron.core.arguments import optimizer_copies
 from plimsoll.service.worker.stacks.megatron.core.emerging_optimizers import named_where_missing
 from plimsoll.service.worker.stacks.megatron.core.host import hybrid_optimizer_on_host
@@ -80,6 +81,8 @@ def runnable_megatron(job: TraceJob) -> Iterator[None]:
         stack.enter_context(ScalarsOfFakeTensors())
         if job.states_on_host:
             stack.enter_context(hybrid_optimizer_on_host())
+        if job.offload_modules:
+            stack.enter_context(activations_on_host())
         if job.has_experts:
             stack.enter_context(tokens_shared_out(job.experts_per_token))
         try:

@@ -28,6 +28,7 @@ MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=
 MEGATRON = {"framework": "megatron", "zero_stage": 1}
 NORMS = {"recompute": "selective", "recompute_modules": ("layernorm",)}
 SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
+PARTS_ON_HOST = {"activation_offload": True, "offload_modules": ("core_attn",)}
 PAIRED = HiddenTraffic(gradients=True, parameters=True, tensor_parallel=True, expert_parallel=True)
 ALONE = replace(PAIRED, expert_parallel=False)
 TWO_STAGES = {"pipeline_parallel": 2, "multi_token_prediction": 1, "accumulation_steps": 2}
@@ -358,6 +359,12 @@ OF_STACKS_THEMSELVES = (
         pointer="/layout/overlap/expert_parallel",
         broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL | {"attention_bias": True}, "expert_parallel": 2},
         obeyed={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL, "expert_parallel": 2},
+    ),
+    Example(
+        rule=of_megatron.OFFLOADED_PARTS_ARE_MEGATRON_CORES,
+        pointer="/layout/activation_offload",
+        broken={**MEGATRON, **PARTS_ON_HOST, "config": config(attention_bias=True)},
+        obeyed={**MEGATRON, **PARTS_ON_HOST},
     ),
     Example(
         rule=of_megatron.PAIRED_EXPERTS_ARE_SEVERAL,

@@ -1,0 +1,109 @@
+"""What activations on the host need where a stack sends them part by part, beside a stack that can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.offload_modules import OF_EXPERTS
+from plimsoll.planners.jobs.recompute_modules import MIXTURE
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates
+from plimsoll.planners.memory.eager_attention import EAGER
+from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
+from plimsoll.planners.stacks.records import BY_MODULES
+
+EVERYWHERE: BoolArray = np.ones(1, dtype=bool)
+FP8 = "fp8"
+
+
+def _by_parts(broken: Callable[[Candidates, Job], BoolArray], words: Callable[[Case, Job], str]) -> Breach:
+    """Return a breach of layouts whose activations go to the host part by part."""
+
+    def where(layouts: Candidates, job: Job) -> BoolArray:
+        if job.profile.can.activation_offload != BY_MODULES or not layouts.activation_offload.any():
+            return NOWHERE
+        found = broken(layouts, job)
+        return NOWHERE if found is NOWHERE else layouts.activation_offload & found
+
+    return Breach(where=where, words=words)
+
+
+def _recomputes_whole_layers(layouts: Candidates, _job: Job) -> BoolArray:
+    """Return where layers are computed again as one, which frees the inputs that their second runs begin with.
+
+    Source: core_v0.16.1, core/transformer/transformer_layer.py, `forced_released_tensors` of attn_norm and mlp_norm;
+    docs/user-guide/features/fine_grained_activation_offloading.md names recomputation by parts alone.
+    """
+    whole: BoolArray = layouts.recompute == FULL
+    return whole
+
+
+def _whole_layers(_case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name} sends activations to the host part by part, and a layer that is recomputed as one keeps "
+        "none: with activation_offload, recompute must be none, or of modules."
+    )
+
+
+def _recomputes_mixtures(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where parts of experts that are computed again as one are to be sent.
+
+    Source: NVIDIA/Megatron-LM d98e8a6, core/transformer/transformer_config.py ("Cannot offload ... while recomputing
+    the entire MoE layer").
+    """
+    if MIXTURE not in job.recompute_modules or not {*OF_EXPERTS} & {*job.offload_modules}:
+        return NOWHERE
+    again: BoolArray = layouts.recompute == SELECTIVE
+    return again
+
+
+def _of_mixtures(_case: Case, job: Job) -> str:
+    sent = [name for name in job.offload_modules if name in OF_EXPERTS]
+    return (
+        f"{job.profile.name} offloads no {' or '.join(sent)} of experts that are recomputed whole. Recompute moe_act "
+        "in place of moe, or leave them out of activation_offload."
+    )
+
+
+def _multiplies_in_fp8(_layouts: Candidates, job: Job) -> BoolArray:
+    return EVERYWHERE if job.precision.compute_format == FP8 else NOWHERE
+
+
+def _in_fp8(_case: Case, job: Job) -> str:
+    return f"{job.profile.name}'s activation_offload is planned in 16 and 32 bits, not with products in fp8."
+
+
+def _has_scores(_layouts: Candidates, job: Job) -> BoolArray:
+    return EVERYWHERE if job.attention == EAGER else NOWHERE
+
+
+def _with_scores(_case: Case, job: Job) -> str:
+    return f"{job.profile.name}'s activation_offload is planned with attention flash, not eager."
+
+
+def _has_no_parts(_layouts: Candidates, job: Job) -> BoolArray:
+    return NOWHERE if job.offload_modules else EVERYWHERE
+
+
+def _no_parts(_case: Case, job: Job) -> str:
+    return f"No layer of {job.model.name} has a part whose activations {job.profile.name} would gain by offloading."
+
+
+ACTIVATIONS_GO_BY_PARTS = Rule(
+    name="activations_go_by_parts",
+    field="activation_offload",
+    reads=("recompute", "activation_offload"),
+    reason=(
+        "activations that go to the host part by part need flash, 16 or 32 bits, and no recompute of whole layers or "
+        "mixtures"
+    ),
+    breaches=(
+        _by_parts(_has_no_parts, _no_parts),
+        _by_parts(_recomputes_whole_layers, _whole_layers),
+        _by_parts(_recomputes_mixtures, _of_mixtures),
+        _by_parts(_multiplies_in_fp8, _in_fp8),
+        _by_parts(_has_scores, _with_scores),
+    ),
+)
