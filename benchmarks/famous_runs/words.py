@@ -24,6 +24,7 @@ WORDS = {
     "recompute": "recompute",
     "sequence_parallel": "sequence parallel",
     "offload": "offload",
+    "activation_offload": "activation offload",
     "pipeline_layout": "stages",
 }
 # What goes without saying.
@@ -35,6 +36,7 @@ USUAL = {
     "expert_parallel": 1,
     "sequence_parallel": False,
     "offload": "none",
+    "activation_offload": False,
 }
 
 

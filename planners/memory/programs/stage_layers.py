@@ -190,11 +190,25 @@ def _layer(
         at_experts_reduced=np.ceil(at_experts_reduced),
         beside_reduction=beside_reduction,
         comes_back_twice=some(np.where(layouts.activation_offload, np.ceil(own.parts.sent - own.parts.freed), 0.0)),
-        stays_as_highest=some(np.where(layouts.activation_offload, np.ceil(own.parts.freed), 0.0)),
+        stays_as_highest=some(np.ceil(_stays_as_highest(asked, own))),
         remembered=remembered,
         handed_down=handed_down,
         paired=some(np.ceil(paired_bytes(asked, own, _at_last_matrix(asked, held, own, recomputed)))),
     )
+
+
+def _stays_as_highest(asked: Question, own: LayerActivity) -> FloatArray:
+    """Return what more a stage's highest layer keeps where parts of layers go to the host: all of it stays.
+
+    Of mixtures whose passes run beside others, or in chunks, the layer below has come back as well: the backward pass
+    before ends with that (`bulk_reload`, which goes on to the next chunk once its forward pass is over).
+    """
+    if own.parts is NOTHING_SENT:
+        return NO_BYTES
+    layouts = asked.layouts
+    has_experts = np.bool_(own.parts.freed_in_experts.any())
+    layers = np.where(has_experts & (layouts.expert_overlap | (layouts.virtual_pipeline > 1)), 2.0, 1.0)
+    return np.where(layouts.activation_offload, layers * own.parts.freed, 0.0)
 
 
 def _before_output(scattered: FloatArray, own: LayerActivity) -> FloatArray:
