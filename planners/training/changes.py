@@ -64,6 +64,7 @@ def keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
     """Yield what changes neither the job's result nor its GPUs; `pinned` is the question on the answer's GPUs."""
     yield from _same_step(pinned)
     yield from _recompute(pinned)
+    yield from _activations(pinned)
     yield from _zero_steps(pinned)
     yield from _free_degrees(pinned)
 
@@ -191,6 +192,15 @@ def _recompute(question: TrainingQuestion) -> Iterator[Change]:
         reason = "Full recompute keeps only each layer's input, for about a third more computation."
         changed = replace(question, recompute=Recompute(mode="full"))
         yield Change(kind="recompute", change={"training.recompute": "full"}, question=changed, reason=reason)
+
+
+def _activations(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield activations on the host where that was refused; what nobody fixed was searched already."""
+    if question.activation_offload is False:
+        reason = "Activations wait in host memory for their backward pass, for copies over PCIe."
+        changed = replace(question, activation_offload=True)
+        change = {"training.activation_offload": True}
+        yield Change(kind="activation_offload", change=change, question=changed, reason=reason)
 
 
 def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:

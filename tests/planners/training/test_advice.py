@@ -160,6 +160,25 @@ def test_a_loss_that_keeps_its_logits_is_the_first_to_go():
     ]  # fmt: skip
 
 
+def test_activations_that_may_not_leave_are_advised_to_the_host_before_any_gpu():
+    asked = question(
+        framework="megatron",
+        gpus=8,
+        global_batch_size=8,
+        sequence_length=24_576,
+        micro_batch_size=1,
+        recompute=NO_RECOMPUTE,
+        activation_offload=False,
+        layout={"data_parallel": 8},
+    )
+    offered = [each.change for each in keeping_the_result(asked)]
+    assert {"training.activation_offload": True} in offered
+    assert not any("hardware.gpus" in change for change in offered)
+    assert "training.activation_offload" not in [
+        name for each in keeping_the_result(replace(asked, activation_offload=None)) for name in each.change
+    ]
+
+
 def test_differences_are_those_to_the_plan_that_does_not_fit():
     answer = plan_training(question(framework="fsdp2", gpus=1))
     for offer in answer.advice:
