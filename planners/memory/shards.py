@@ -59,14 +59,22 @@ class Divisions:
 
         `quantity` takes a way after what it is of, and its answers are kept: it is a
         function of a module and nothing else, and what it is of is compared by identity
-        or small.
+        or small. It is 0 where the stack does not divide weights so: grids have layouts
+        that no rule allows beside those that are looked at.
         """
         return _column(quantity, of, self.ways)[self.inverse]
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_COLUMNS)
 def _column(quantity: Callable[..., float], of: tuple[Hashable, ...], ways: tuple[Way, ...]) -> FloatArray:
-    return np.array([quantity(*of, way) for way in ways], dtype=np.float64)
+    return np.array([_or_nothing(quantity, of, way) for way in ways], dtype=np.float64)
+
+
+def _or_nothing(quantity: Callable[..., float], of: tuple[Hashable, ...], way: Way) -> float:
+    try:
+        return quantity(*of, way)
+    except ImpossibleLayout:
+        return 0.0
 
 
 def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
@@ -166,11 +174,6 @@ def shard_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     return by.spread(_held_stored, part)
 
 
-def shard_elements_or_none(part: BlockWeights, by: Divisions) -> FloatArray:
-    """Return those elements, none where the stack does not divide so: layouts that no rule allows are timed, too."""
-    return by.spread(_held_stored_if_divisible, part)
-
-
 def padded_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements of a gathered or to-be-reduced buffer: all ranks' stored parts."""
     return by.spread(_held_gathered, part)
@@ -230,10 +233,6 @@ def _held_whole(part: BlockWeights, way: Way) -> float:
 
 def _held_stored(part: BlockWeights, way: Way) -> float:
     return _held(part, way).stored
-
-
-def _held_stored_if_divisible(part: BlockWeights, way: Way) -> float:
-    return _held_stored(part, way) if _is_divisible(part, way) else 0.0
 
 
 def _held_gathered(part: BlockWeights, way: Way) -> float:

@@ -246,7 +246,7 @@ def _swept_in_turns(beyond: Beyond, bases: Bases, best: Best, pools: list[Pool],
             index = index[_can_win(only(bases, index), own, best)]
         if index.size:
             grid = _allowed(_grid_of_groups(turn, only(bases, index)), turn.job)
-            for like in alike(grid):
+            for like in alike(grid, stages_apart=has_many_of_one_stage(grid)):
                 best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 

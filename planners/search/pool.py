@@ -152,15 +152,11 @@ def alike(grid: Grid, *, stages_apart: bool = True) -> Iterator[IntArray]:
     """Yield bases that may have much the same ZeRO stages and offload.
 
     With `stages_apart` those of one stage are apart from those of several, so that it is worked out once. Bases with
-    other choices go together where that wastes fewer layouts than one more call costs; not with other ZeRO stages where
-    experts are divided, for which a shard group may have no ranks.
+    other choices go together where that wastes fewer layouts than one more call costs.
     """
     allowed = np.broadcast_to(grid.distinct, grid.shape).any(axis=(0, 1))
     kinds = 2 ** np.arange(allowed.shape[0]) @ allowed.astype(np.int64)
     apart = np.broadcast_to(stages_apart & (grid.layouts.pipeline_parallel > 1), (grid.bases,)).astype(np.int64)
-    if (grid.layouts.expert_parallel > 1).any():
-        stages = np.broadcast_to(1 << grid.layouts.zero_stage, allowed.shape)
-        apart = apart + 2 * np.bitwise_or.reduce(np.where(allowed, stages, 0), axis=0)
     for group in distinct(apart[kinds > 0])[0].tolist():
         yield from _together(kinds, (apart == group) & (kinds > 0), math.prod(grid.shape[:2]))
 

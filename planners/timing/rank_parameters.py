@@ -17,7 +17,7 @@ from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.memory.holdings import shard_ranks
-from plimsoll.planners.memory.shards import WHOLE, divisions, shard_elements_or_none
+from plimsoll.planners.memory.shards import WHOLE, divisions, shard_elements
 
 # A search asks for the same job's sums again and again; a dozen frameworks, for a few searches at once.
 MOST_KEPT_JOBS = 64
@@ -73,7 +73,7 @@ def _parts(layouts: Candidates, job: Job, from_stage: int) -> FloatArray:
 def _held_experts(experts: tuple[BlockWeights, ...], layouts: Candidates, job: Job, from_stage: int) -> FloatArray:
     """Return the elements of experts that a rank holds of a state that ZeRO divides from a stage on."""
     by = divisions(layouts, np.where(layouts.zero_stage >= from_stage, shard_ranks(layouts, job), WHOLE), job)
-    held = sum(part.block.repeats * shard_elements_or_none(part, by) for part in experts)
+    held = sum(part.block.repeats * shard_elements(part, by) for part in experts)
     result: FloatArray = held / layouts.pipeline_parallel
     return result
 

@@ -46,6 +46,12 @@ def test_each_layout_is_led_to_its_way_of_dividing(large: int):
     assert found.inverse.tolist() == [1, 0, 1]
 
 
+def test_nothing_is_held_of_experts_where_a_stack_does_not_divide_them_so():
+    # Of eight experts 4 x 24 elements are on a rank of two, divided by the 2 of 4 ranks that share them; 3 share none.
+    found = by("fsdp2", {"shard_group": 4, "expert_parallel": 2}, {"shard_group": 3, "expert_parallel": 2})
+    assert shard_elements(part(EXPERTS), found).tolist() == [48, 0]
+
+
 FOUR = {"shard_group": 4}
 
 

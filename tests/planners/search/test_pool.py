@@ -66,12 +66,6 @@ def test_layouts_timed_before_take_what_they_would_take(monkeypatch):
     assert (pool.evaluated(timed, job, asked.hardware, never).seconds == fresh.seconds).all()
 
 
-def test_experts_are_apart_where_a_zero_stage_has_no_ranks_for_them():
-    # Rules leave the second base stage 0 alone: two ranks of three share no experts.
-    allowed = [[True, True], [True, False]]
-    assert sorted(together(grid([0, 3], allowed, expert_parallel=[1, 2], data_parallel=[6, 6]))) == [[0], [1]]
-
-
 @pytest.mark.parametrize(("framework", "sequence_length"), [("fsdp2", 8192), ("megatron", 196_608), ("deepspeed", 512)])
 def test_what_is_passed_over_has_no_room(framework: str, sequence_length: int, monkeypatch):
     asked = question(
