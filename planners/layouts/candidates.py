@@ -149,6 +149,9 @@ def candidates_of(columns: Iterable[npt.NDArray[Any]]) -> Candidates:
     return Candidates(**dict(zip(COLUMNS, columns, strict=True)))
 
 
+_UNKNOWN: Any = object()
+
+
 def once(
     quantity: Callable[Concatenate[Candidates, P], T],
 ) -> Callable[Concatenate[Candidates, P], T]:
@@ -160,9 +163,9 @@ def once(
     @functools.wraps(quantity)
     def asked_again(layouts: Candidates, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (quantity, *args, *kwargs.values())
-        if key not in layouts.kept:
-            layouts.kept[key] = quantity(layouts, *args, **kwargs)
-        kept: T = layouts.kept[key]
+        kept: T = layouts.kept.get(key, _UNKNOWN)
+        if kept is _UNKNOWN:
+            kept = layouts.kept[key] = quantity(layouts, *args, **kwargs)
         return kept
 
     return asked_again

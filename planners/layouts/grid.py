@@ -26,6 +26,8 @@ from plimsoll.planners.layouts.candidates import (
     candidates_of,
 )
 
+# So many layouts fewer are worth another grid, of which nothing is known yet.
+FEW_CELLS = 1024
 # Of each axis of a grid all others.
 OTHER_AXES = ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2))
 
@@ -56,7 +58,9 @@ class Grid:
         return counted(self.distinct, self.shape)
 
     def of_bases(self, index: IntArray) -> Grid:
-        """Return the grid of some of the bases only."""
+        """Return the grid of some of the bases only, in rising order."""
+        if index.size == self.bases:
+            return self
         chosen = [values if values.size == 1 else along_bases(values, index) for values in EVERY_COLUMN(self.layouts)]
         return Grid(
             layouts=candidates_of(chosen),
@@ -66,12 +70,12 @@ class Grid:
         )
 
     def smallest(self) -> Grid:
-        """Return the least part of the grid that has all of its distinct layouts."""
+        """Return the least part of the grid that has all of its distinct layouts, or all where it is not much less."""
         cells = self.distinct if self.distinct.shape == self.shape else np.broadcast_to(self.distinct, self.shape)
         kept = [np.asarray(cells.any(axis=others)).nonzero()[0] for others in OTHER_AXES]
         shape = tuple(index.size for index in kept)
         cut = [(axis - cells.ndim, kept[axis]) for axis in range(cells.ndim) if shape[axis] < self.shape[axis]]
-        if not cut:
+        if not cut or math.prod(self.shape) - math.prod(shape) < FEW_CELLS:
             return self
         columns = [values if values.size == 1 else _of_axes(values, cut) for values in EVERY_COLUMN(self.layouts)]
         return Grid(

@@ -100,11 +100,9 @@ class Pipeline:
 
     def span(self, stage: int) -> tuple[int, int]:
         """Return the first and last layer of a stage, those of several chunks counted as if they were one run."""
-        before, own = (
-            sum(sum(self.division.layers[number :: self.degree]) for number in numbers)
-            for numbers in (range(stage), (stage,))
-        )
-        return before, before + own - 1
+        of_stages = np.array(self.division.layers).reshape(-1, self.degree).sum(axis=0)
+        before = int(of_stages[:stage].sum())
+        return before, before + int(of_stages[stage]) - 1
 
     def has_head(self, stage: int) -> bool:
         """Return whether a stage has the last norm and the head."""
@@ -183,6 +181,7 @@ def micro_batches_in_flight(
     return in_flight
 
 
+@once
 def deciding_stages(layouts: Candidates, job: Job) -> StageRows:
     """Return the stages that can need the most: the head's, and those that no earlier one has as many layers as.
 

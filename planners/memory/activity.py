@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import EXPERT_ACTIVATION, MIXTURE
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
@@ -141,6 +142,12 @@ class LayerActivity:
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     """Return the activations of every stage of `rows`."""
+    return _activity(layouts, ByIdentity(rows), job)
+
+
+@once
+def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Activity:
+    rows = same.value
     kernels, size = job.profile.kernels, job.precision.compute_bytes
     share = rank_share(layouts, job)
     casts = casts_weights(layouts, job)

@@ -16,6 +16,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES, EIGHT_BIT_SCALE_BYTES
@@ -125,15 +126,20 @@ class _Divided:
     """Knows how every state of a job is divided, and what stages have of those that are asked for again."""
 
     def __init__(self, layouts: Candidates, rows: StageRows, job: Job) -> None:
-        self.layouts, self.rows, self.job = layouts, rows, job
-        self.stages = _Stages(job, rows)
-        self._ranks = shard_ranks(layouts, job)
-        self._divisions: dict[int, Divisions] = {}
+        # It is kept with the layouts, and so does not keep them.
+        self.job, self.stages = job, _Stages(job, rows)
+        rules, ranks = job.profile.sharding, shard_ranks(layouts, job)
+        divided_from = {rules.parameters_from, rules.optimizer_from, rules.gradients_from}
+        if job.states.accumulator:
+            divided_from.add(rules.accumulators_from)
+        self._divisions = {
+            zero_stage: divisions(layouts, np.where(layouts.zero_stage >= zero_stage, ranks, WHOLE), job)
+            for zero_stage in divided_from
+        }
         self._stored: dict[int, _Amounts] = {}
-        rules = job.profile.sharding
-        self.by_parameters = self.from_stage(rules.parameters_from)
-        self.by_optimizer = self.from_stage(rules.optimizer_from)
-        self.by_gradients = self.from_stage(rules.gradients_from)
+        self.by_parameters = self._divisions[rules.parameters_from]
+        self.by_optimizer = self._divisions[rules.optimizer_from]
+        self.by_gradients = self._divisions[rules.gradients_from]
         self.gradients = self.stored(rules.gradients_from)
         self.frozen = _frozen(self.stages, self.by_parameters, job)
         self.split = self.stages.amounts(lambda part: split_elements(part, self.by_parameters))
@@ -146,17 +152,10 @@ class _Divided:
         if layouts.offload.any():
             self.on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
 
-    def from_stage(self, zero_stage: int) -> Divisions:
-        """Return how a state is divided that ZeRO divides from a stage on."""
-        if zero_stage not in self._divisions:
-            ranks = np.where(self.layouts.zero_stage >= zero_stage, self._ranks, WHOLE)
-            self._divisions[zero_stage] = divisions(self.layouts, ranks, self.job)
-        return self._divisions[zero_stage]
-
     def stored(self, zero_stage: int) -> _Amounts:
         """Return the elements that a rank stores of such a state."""
         if zero_stage not in self._stored:
-            by = self.from_stage(zero_stage)
+            by = self._divisions[zero_stage]
             self._stored[zero_stage] = self.stages.amounts(lambda part: shard_elements(part, by))
         return self._stored[zero_stage]
 
@@ -173,16 +172,22 @@ class _Divided:
 
 def states(layouts: Candidates, rows: StageRows, job: Job) -> States:
     """Return the states of every row at rest, as the profile shards and widens them."""
-    return _states(_Divided(layouts, rows, job))
+    return _states(layouts, ByIdentity(rows), job)
 
 
-def _states(own: _Divided) -> States:
-    layouts, job, widths, rules = own.layouts, own.job, own.job.states, own.job.profile.sharding
+@once
+def _divided(layouts: Candidates, rows: ByIdentity[StageRows], job: Job) -> _Divided:
+    return _Divided(layouts, rows.value, job)
+
+
+@once
+def _states(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> States:
+    own, widths, rules = _divided(layouts, same, job), job.states, job.profile.sharding
     nothing, to_host = np.zeros(1), layouts.offload
     local_parameters, parts = own.stored(rules.parameters_from).total(), own.stored(rules.optimizer_from).total()
     parameters = local_parameters * widths.parameter + own.frozen.stored
     parameters = parameters + _fp8_copies(own.stages, own.by_parameters, job)
-    parameters = parameters * _weight_versions(own.rows, job)
+    parameters = parameters * _weight_versions(same.value, job)
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
     gradients = np.where(has_gradients, own.gradients.total() * widths.gradient, 0.0)
     accumulators = own.stored(rules.accumulators_from).total() * widths.accumulator if widths.accumulator else nothing
@@ -227,8 +232,7 @@ def _states(own: _Divided) -> States:
 
 def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     """Return the states of every row with what its program gathers, reduces and updates."""
-    own = _Divided(layouts, rows, job)
-    at_rest = _states(own)
+    own, at_rest = _divided(layouts, ByIdentity(rows), job), states(layouts, rows, job)
     padded = own.stages.amounts(lambda part: padded_elements(part, own.by_parameters))
     root_gradients = own.gradients.root() * job.states.gradient
     head_gradients = own.gradients.head_alone() * job.states.gradient

@@ -86,7 +86,9 @@ class _Curve:
                 if layer is not None:
                     layer += times * repeat.further
                     self._passed.add(layer)
-                self._count(part._replace(layer=layer), event.again(times, repeat))
+                known = self.largest.get(again := part._replace(layer=layer))
+                if known is None or event.total + times * repeat.more_in_all > known.total:
+                    self.largest[again] = event.again(times, repeat)
         if self._layer is not None:
             self._layer += repeat.times * repeat.further
         if self._last is not None:

@@ -52,13 +52,24 @@ class Choices:
     """What may be chosen on every mesh alike.
 
     `offload` has pairs of what goes to the host of the states and whether activations do, `recompute` pairs of a mode
-    and the share of a stage's layers.
+    and the share of a stage's layers. Behind those stand `full_layers`, numbers of a stage's layers that are recomputed
+    in full.
     """
 
     zero_stages: tuple[int, ...]
     offload: tuple[tuple[int, bool], ...]
     recompute: tuple[tuple[int, float], ...]
     fused_cross_entropy: tuple[bool, ...]
+    full_layers: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many layouts they make of a base."""
+        recompute = len(self.recompute) + len(self.full_layers)
+        return len(self.zero_stages) * len(self.offload) * recompute * len(self.fused_cross_entropy)
+
+    def least_recomputed(self) -> Choices:
+        """Return the choices with the first of recomputation alone, which takes least."""
+        return replace(self, recompute=self.recompute[:1], full_layers=() if self.recompute else self.full_layers[:1])
 
 
 def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray) -> Grid:
@@ -98,14 +109,14 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     """Return the grid of some bases, each array one entry a base, with every choice."""
     stages = np.array([(stage, *moved) for stage in choices.zero_stages for moved in choices.offload], dtype=np.int64)
     zero_stage, offload, activation_offload = stages.reshape(-1, 3, 1).swapaxes(0, 1)
-    modes = np.array([mode for mode, _ in choices.recompute]).reshape(-1, 1, 1)
-    full_layers = _full_layers(question, job, choices.recompute, bases["pipeline_parallel"])
+    modes = np.array([*(mode for mode, _ in choices.recompute), *[FULL] * len(choices.full_layers)]).reshape(-1, 1, 1)
+    full_layers = _full_layers(question, job, choices, bases["pipeline_parallel"])
     # A client's own number of layers is planned as it is.
     is_searched = question.recompute is None
     is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
     degrees = {name: bases[name] for name in (*DEGREES, "pipeline_layout", "micro_batch_size")}
     hides_exchange = bases["expert_overlap"].astype(bool) if "expert_overlap" in bases else NOT_HIDDEN
-    is_repeated = _repeated(modes, full_layers, is_whole)
+    is_repeated = _repeated(modes, full_layers, is_whole, choices, job.model.num_layers // bases["pipeline_parallel"])
     if hides_exchange is not NOT_HIDDEN and is_searched:
         # Layers that are computed again as one have no parts to pair.
         is_repeated = is_repeated | (hides_exchange & (modes == FULL))
@@ -138,11 +149,9 @@ def _secondary_groups(question: TrainingQuestion, bases: Mapping[str, IntArray],
     return np.where(zero_stage == HIGHEST_ZERO_STAGE, bases[SECONDARY], 1)
 
 
-def _full_layers(
-    question: TrainingQuestion, job: Job, choices: tuple[tuple[int, float], ...], pipeline_parallel: IntArray
-) -> IntArray:
+def _full_layers(question: TrainingQuestion, job: Job, choices: Choices, pipeline_parallel: IntArray) -> IntArray:
     """Return how many layers of a stage each choice of recompute covers, [choice, 1, base]."""
-    shares = np.array([share for _, share in choices]).reshape(-1, 1, 1)
+    shares = np.array([share for _, share in choices.recompute]).reshape(-1, 1, 1)
     fixed = question.recompute.full_layers if question.recompute else None
     if fixed is not None:
         return np.full_like(shares, fixed, dtype=np.int64)
@@ -150,18 +159,27 @@ def _full_layers(
         return (job.model.num_layers // pipeline_parallel // job.recompute_every).reshape(1, 1, -1)
     layers = np.maximum(job.model.num_layers // pipeline_parallel, 1)
     partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64)
-    return np.where(shares < 1.0, partial, ALL_LAYERS)
+    of_shares = np.where(shares < 1.0, partial, ALL_LAYERS)
+    if not choices.full_layers:
+        return of_shares
+    counts = np.array(choices.full_layers).reshape(-1, 1, 1)
+    return np.concatenate([of_shares, np.broadcast_to(counts, (counts.size, 1, layers.size))])
 
 
-def _repeated(modes: IntArray, full_layers: IntArray, is_whole: BoolArray) -> BoolArray:
+def _repeated(
+    modes: IntArray, full_layers: IntArray, is_whole: BoolArray, choices: Choices, layers: IntArray
+) -> BoolArray:
     """Return where a choice of recompute is the same as another, in stages with few layers.
 
-    `is_whole` says where a limited number of layers is all of every stage's.
+    `is_whole` says where a limited number of layers is all of every stage's; a stage has `layers` at the least.
     """
     repeated: BoolArray = (full_layers != ALL_LAYERS) & is_whole
-    for later in range(1, len(modes)):
+    shares = len(choices.recompute)
+    for later in range(1, shares):
         same = (modes[:later] == modes[later]) & (full_layers[:later] == full_layers[later])
         repeated[later] |= same.any(axis=0)
+    if choices.full_layers:
+        repeated[shares:] |= full_layers[shares:] >= layers
     return repeated
 
 

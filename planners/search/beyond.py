@@ -21,7 +21,7 @@ from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE, sets_worth_trying
-from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import NONE, SELECTIVE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
@@ -111,7 +111,7 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     choices = beyond.choices
     if _counts_layers(beyond):
         return None
-    each = len(choices.zero_stages) * len(choices.offload) * len(choices.recompute) * len(choices.fused_cross_entropy)
+    each = len(choices)
     if len(beyond) * each > FEW_LAYOUTS:
         return None
     sized = with_micro_batches(beyond.meshes, beyond.question)
@@ -209,12 +209,15 @@ def _have_room(beyond: Beyond, bases: Bases) -> BoolArray:
 
 
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
-    """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them."""
+    """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them.
+
+    Choices of recomputation that are many, or each a search of their own, come last, and once for all meshes.
+    """
     least = _least_of_meshes(beyond)
     possible = np.flatnonzero(_can_win(beyond.meshes, least, best))
     order = objective_of(beyond.question, beyond.meshes["gpus"][possible], least[possible])
     possible = possible[np.argsort(order, kind="stable")]
-    start, step = 0, MESHES_AT_FIRST
+    start, step, left = 0, MESHES_AT_FIRST, []
     while start < possible.size:
         block = possible[start : start + step]
         start, step = start + step, min(2 * step, MOST_MESHES)
@@ -227,27 +230,38 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
             continue
         bases = with_shard_groups(staged, beyond.question, beyond.job)
         bases = with_secondary_groups(bases, beyond.question, beyond.job)
-        best = _swept_in_turns(beyond, bases, best, pools, should_stop)
+        # Computing more again makes none of them faster.
+        own = _seconds(beyond, bases)
+        kept = np.flatnonzero(_can_win(bases, own, best))
+        if kept.size:
+            left.append((only(bases, kept), own[kept]))
+            best = _swept_in_parts(beyond, only(bases, kept), best, pools, should_stop)
+    if not left:
+        return best
+    bases, least = together(*(some for some, _ in left)), np.concatenate([own for _, own in left])
+    return _swept_in_turns(beyond, bases, least, best, pools, should_stop)
+
+
+def _swept_in_turns(
+    beyond: Beyond, bases: Bases, least: FloatArray, best: Best, pools: list[Pool], should_stop: ShouldStop
+) -> Best:
+    """Sweep some bases, which take so much at the least, turn by turn of what more is computed again."""
+    for turn, index in _turns(beyond, bases):
+        index = index[_can_win(only(bases, index), least[index], best)]
+        own = _seconds(turn, only(bases, index))
+        if turn.job is not beyond.job:
+            least[index] = own
+        index = index[_can_win(only(bases, index), own, best)]
+        if index.size:
+            best = _swept_in_parts(turn, only(bases, index), best, pools, should_stop)
     return best
 
 
-def _swept_in_turns(beyond: Beyond, bases: Bases, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
-    """Sweep all layouts of some bases, turn by turn of what is computed again."""
-    # Computing more again makes none of them faster.
-    least = _seconds(beyond, bases)
-    kept = np.flatnonzero(_can_win(bases, least, best))
-    bases, least = only(bases, kept), least[kept]
-    for turn, index in _turns(beyond, bases):
-        if turn is not beyond:
-            index = index[_can_win(only(bases, index), least[index], best)]
-            own = _seconds(turn, only(bases, index))
-            if turn.job is not beyond.job:
-                least[index] = own
-            index = index[_can_win(only(bases, index), own, best)]
-        if index.size:
-            grid = _allowed(_grid_of_groups(turn, only(bases, index)), turn.job)
-            for like in alike(grid, stages_apart=has_many_of_one_stage(grid)):
-                best = _swept(turn, grid.of_bases(like).smallest(), best, pools, should_stop)
+def _swept_in_parts(beyond: Beyond, bases: Bases, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
+    """Sweep all layouts of some bases that obey the rules."""
+    grid = _allowed(_grid_of_groups(beyond, bases), beyond.job)
+    for like in alike(grid, stages_apart=has_many_of_one_stage(grid)):
+        best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 
 
@@ -303,7 +317,7 @@ def _seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     def steps(grid: Grid, _index: IntArray) -> FloatArray:
         return step_seconds(grid.layouts, job, hardware, efficiency).total
 
-    return _least_of(beyond, bases, replace(beyond.choices, recompute=beyond.choices.recompute[:1]), steps)
+    return _least_of(beyond, bases, beyond.choices.least_recomputed(), steps)
 
 
 def _least_of(
@@ -324,27 +338,28 @@ def _least_of(
 
 
 def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
-    """Yield the indices of all bases, and of some of them, with choices of recomputation.
+    """Yield the indices of bases with further choices of recomputation.
 
-    Eighths of the layers come first, then every number of them, stage length by length, then parts of all layers, each
-    time more of them.
+    Eighths of the layers were there first; now comes every number of them, then parts of all layers, each time more.
     """
-    every = np.arange(bases["gpus"].size)
-    yield beyond, every
     if _counts_layers(beyond):
         yield from _with_every_number_of_layers(beyond, bases)
+    every = np.arange(bases["gpus"].size)
     for parts in _by_parts(beyond):
         yield parts, every
 
 
 def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
-    for degree in distinct(bases["pipeline_parallel"])[0].tolist():
-        layers = beyond.job.model.num_layers // degree
-        # In the middle between two whole numbers, of which the lower is meant.
-        every = tuple((FULL, (number + 0.5) / layers) for number in range(1, layers))
-        if every:
-            counted = replace(beyond, choices=replace(beyond.choices, recompute=every))
-            yield counted, np.flatnonzero(bases["pipeline_parallel"] == degree)
+    """Yield the bases with every number of layers that their stages have; of many bases stage length by length."""
+    layers = beyond.job.model.num_layers // bases["pipeline_parallel"]
+    have_several = np.flatnonzero(layers > 1)
+    most = int(layers.max(initial=0))
+    lengths = [most] if have_several.size * most <= FEW_LAYOUTS else distinct(layers[have_several])[0].tolist()[::-1]
+    for length in lengths:
+        counted = replace(beyond.choices, recompute=(), full_layers=tuple(range(1, length)))
+        index = have_several if len(lengths) == 1 else have_several[layers[have_several] == length]
+        if index.size:
+            yield replace(beyond, choices=counted), index
 
 
 def _by_parts(beyond: Beyond) -> list[Beyond]:

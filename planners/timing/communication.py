@@ -28,7 +28,6 @@ from plimsoll.planners.timing.traffic import (
     context_message_bytes,
     gathers,
     gathers_once_a_step,
-    rank_groups,
     tensor_parallel_message_bytes,
 )
 
@@ -43,7 +42,7 @@ def communication_of(
     the layer's parameters, 24·h² bytes in 16 bits for a plain layer of 12·h².
     """
     one = layouts.take([index])
-    groups = rank_groups(one, job, hardware, efficiency)
+    groups = Groups(one, job, hardware, efficiency)
     layers = int(stage_blocks(pipeline_of(one, 0, job)).layers_of_kind.sum(axis=1).max())
     micro_batches = int(one.micro_batches(job.global_batch_size)[0])
     message = float(tensor_parallel_message_bytes(one, job)[0])

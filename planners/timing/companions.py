@@ -9,7 +9,7 @@ from plimsoll.planners.jobs.job import CompanionJob, Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.pace import Pace, micro_batch_pace
-from plimsoll.planners.timing.traffic import rank_groups
+from plimsoll.planners.timing.traffic import Groups
 
 
 def companion_forward_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
@@ -36,5 +36,5 @@ def companion_backward_seconds(layouts: Candidates, job: Job, hardware: Hardware
 
 
 def _pace(companion: CompanionJob, layouts: Candidates, hardware: Hardware, efficiency: Efficiency) -> Pace:
-    groups = rank_groups(layouts, companion.job, hardware, efficiency)
+    groups = Groups(layouts, companion.job, hardware, efficiency)
     return micro_batch_pace(layouts, companion.job, hardware, efficiency, groups)

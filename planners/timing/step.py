@@ -31,7 +31,6 @@ from plimsoll.planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
     gathers,
-    rank_groups,
     tensor_parallel_message_bytes,
     update_gather_seconds,
 )
@@ -93,7 +92,7 @@ def step_seconds(
     fraction. `peaks` are the layouts' peak bytes, which decide how much of a paged
     optimizer's states is evicted: none where they are not given.
     """
-    groups = rank_groups(layouts, job, hardware, efficiency)
+    groups = Groups(layouts, job, hardware, efficiency)
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
@@ -127,7 +126,7 @@ def step_seconds(
 
 def least_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return what a step takes at the least: its passes, whatever is sharded, offloaded, computed again or sent."""
-    groups = rank_groups(layouts, job, hardware, efficiency)
+    groups = Groups(layouts, job, hardware, efficiency)
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     return _passes(layouts, job, pace) + _fill_seconds(layouts, job, pace)
 
@@ -136,7 +135,7 @@ def least_seconds_of_any_stages(
     layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, most_chunks: IntArray
 ) -> FloatArray:
     """Return the same for the best stages that a pipeline could have, in no more chunks than `most_chunks`."""
-    groups = rank_groups(layouts, job, hardware, efficiency)
+    groups = Groups(layouts, job, hardware, efficiency)
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups, equal_shares)
     fill = np.zeros(1) if job.pipeline_schedule == PIPEDREAM else pace.fill / most_chunks
     return _passes(layouts, job, pace) + fill
@@ -157,7 +156,7 @@ def least_seconds_of_any_sizes(
     The larger a micro-batch, the less each of its tokens takes; the smaller, the sooner a pipeline is full. With
     `hides_exchange` computation may hide the exchange with experts.
     """
-    groups = rank_groups(largest, job, hardware, efficiency)
+    groups = Groups(largest, job, hardware, efficiency)
     pace = micro_batch_pace(largest, job, hardware, efficiency, groups, equal_shares)
     exchange = pace.expert_exchange
     if hides_exchange:
@@ -210,7 +209,7 @@ def told(
         tflops_per_gpu=rate / 1e12,
         model_flops_utilization=rate / hardware.gpu.peak_flops_per_second[job.precision.compute_format],
         highest_measured_utilization=None if highest is None else highest.fraction,
-        stages=stage_steps(one, job, hardware, efficiency, rank_groups(one, job, hardware, efficiency)),
+        stages=stage_steps(one, job, hardware, efficiency, Groups(one, job, hardware, efficiency)),
     )
 
 

@@ -9,7 +9,7 @@ much again (Rajbhandari et al. 2020, section 7, arXiv:1910.02054).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,41 +42,58 @@ ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The rank groups of a mesh whose innermost axis is tensor, then context, data and pipeline."""
+    """The rank groups of a mesh whose innermost axis is tensor, then context, data and pipeline; made as asked for."""
 
-    tensor: RankGroup
-    context: RankGroup
-    shard: RankGroup
-    replica: RankGroup
-    data: RankGroup
-    secondary: RankGroup
-    pipeline: RankGroup
+    def __init__(self, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> None:
+        self._layouts, self._job, self._hardware, self._efficiency = layouts, job, hardware, efficiency
+        self._model_ranks = layouts.tensor_parallel * layouts.context_parallel
 
+    @cached_property
+    def tensor(self) -> RankGroup:
+        """Return the ranks that divide a layer's matrices."""
+        return self._group(self._layouts.tensor_parallel, np.ones_like(self._layouts.tensor_parallel))
 
-def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> Groups:
-    """Return every axis's groups with their place in the machine."""
-    one = np.ones_like(layouts.tensor_parallel)
-    tensor, context, data = layouts.tensor_parallel, layouts.context_parallel, layouts.data_parallel
-    over_context = job.profile.sharding.over_context
-    shard_stride = tensor if over_context else tensor * context
+    @cached_property
+    def context(self) -> RankGroup:
+        """Return the ranks that divide a sequence."""
+        return self._group(self._layouts.context_parallel, self._layouts.tensor_parallel)
 
-    stack = efficiency.stack
+    @cached_property
+    def shard(self) -> RankGroup:
+        """Return the ranks that divide states."""
+        over_context = self._job.profile.sharding.over_context
+        stride = self._layouts.tensor_parallel if over_context else self._model_ranks
+        return self._data_group(shard_ranks(self._layouts, self._job), stride)
 
-    def group(ranks: IntArray, stride: IntArray, hop_multiple: float) -> RankGroup:
-        return rank_group(ranks, stride, hardware, efficiency, hop_multiple=hop_multiple)
+    @cached_property
+    def replica(self) -> RankGroup:
+        """Return the ranks that have copies of the same part of the states."""
+        group = self._layouts.shard_group
+        return self._data_group(self._layouts.data_parallel // group, self._model_ranks * group)
 
-    ranks = shard_ranks(layouts, job)
-    return Groups(
-        tensor=group(tensor, one, 1.0),
-        context=group(context, tensor, 1.0),
-        shard=group(ranks, shard_stride, stack.data_hop_multiple),
-        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
-        data=group(data * context, tensor, stack.data_hop_multiple),
-        secondary=group(layouts.secondary_shard_group, tensor * context, stack.data_hop_multiple),
-        pipeline=group(layouts.pipeline_parallel, tensor * context * data, 1.0),
-    )
+    @cached_property
+    def data(self) -> RankGroup:
+        """Return the ranks that add up gradients."""
+        return self._data_group(
+            self._layouts.data_parallel * self._layouts.context_parallel, self._layouts.tensor_parallel
+        )
+
+    @cached_property
+    def secondary(self) -> RankGroup:
+        """Return the ranks that share a second copy of the weights."""
+        return self._data_group(self._layouts.secondary_shard_group, self._model_ranks)
+
+    @cached_property
+    def pipeline(self) -> RankGroup:
+        """Return the stages of a pipeline."""
+        return self._group(self._layouts.pipeline_parallel, self._model_ranks * self._layouts.data_parallel)
+
+    def _data_group(self, ranks: IntArray, stride: IntArray) -> RankGroup:
+        return self._group(ranks, stride, self._efficiency.stack.data_hop_multiple)
+
+    def _group(self, ranks: IntArray, stride: IntArray, hop_multiple: float = 1.0) -> RankGroup:
+        return rank_group(ranks, stride, self._hardware, self._efficiency, hop_multiple=hop_multiple)
 
 
 @once

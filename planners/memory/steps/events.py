@@ -24,10 +24,15 @@ class Event(NamedTuple):
 
     def again(self, times: int, repeat: Repeat) -> Event:
         """Return the event as it comes again for the so manyth time."""
-        return self._replace(
-            layer=None if self.layer is None else self.layer + times * repeat.further,
-            held=tuple(held + times * more for held, more in zip(self.held, repeat.more, strict=True)),
-            total=self.total + times * repeat.more_in_all,
+        phase, layer, item, name, change, held, total = self
+        return Event(
+            phase,
+            None if layer is None else layer + times * repeat.further,
+            item,
+            name,
+            change,
+            tuple([own + times * more for own, more in zip(held, repeat.more, strict=True)]),
+            total + times * repeat.more_in_all,
         )
 
 

@@ -1,9 +1,10 @@
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL
-from plimsoll.planners.layouts.grid import Cells, counted
+from plimsoll.planners.layouts.grid import FEW_CELLS, Cells, counted
 from plimsoll.planners.search.axes import candidate_grid
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import job
@@ -55,6 +56,16 @@ def test_what_is_known_of_layouts_stays_with_those_that_are_left():
 def test_the_smallest_part_of_a_grid_without_gaps_is_the_grid():
     whole = grid().smallest()
     assert whole.smallest() is whole
+
+
+def test_a_grid_stays_what_it_is_where_little_could_be_left_out():
+    whole = grid().smallest()
+    first = np.arange(whole.bases) > 0
+    assert whole.bases > 1
+    assert math.prod(whole.shape[:-1]) < FEW_CELLS
+    nearly_all = replace(whole, distinct=whole.distinct & first)
+    assert nearly_all.smallest() is nearly_all
+    assert nearly_all.of_bases(np.arange(whole.bases)) is nearly_all
 
 
 def test_a_list_has_one_mesh_after_the_other_and_small_micro_batches_first():

@@ -6,7 +6,8 @@ import pytest
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.layouts.candidates import COLUMNS, FULL
 from plimsoll.planners.questions import Companion, Overlap, Recompute
-from plimsoll.planners.search.axes import candidate_grid
+from plimsoll.planners.search.axes import candidate_grid, choices_of, grid_over
+from plimsoll.planners.search.bases import every_mesh, with_micro_batches, with_shard_groups, with_stages
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from tests.planners.factories import question, small_mixtral
 from tests.planners.training_cases import job
@@ -118,6 +119,18 @@ def test_every_so_manieth_layer_is_counted_in_each_stage(every: int, recomputed:
     asked = question(framework="reference", **changes)
     listed = candidate_grid(asked, job("reference", **changes), np.array([2])).every()
     assert set(listed.full_layers.tolist()) == recomputed
+
+
+def test_of_numbers_of_layers_a_stage_recomputes_those_that_it_has_more_of():
+    # 32 layers in one stage, or two in each of 16, of which one may be recomputed and not the other.
+    asked = question(framework="megatron", gpus=16)
+    own = job("megatron", gpus=16)
+    bases = with_stages(with_micro_batches(every_mesh(asked, own, np.array([16])), asked), asked, own)
+    choices = replace(choices_of(asked, own), recompute=(), full_layers=(1, 2, 3))
+    listed = grid_over(asked, own, with_shard_groups(bases, asked, own), choices).every()
+    assert set(listed.recompute.tolist()) == {FULL}
+    for degree, counts in ((1, {1, 2, 3}), (16, {1})):
+        assert set(listed.full_layers[listed.pipeline_parallel == degree].tolist()) == counts
 
 
 def mixture_layouts(**changes):

@@ -9,6 +9,7 @@ import pytest
 
 from plimsoll.planners.ground.stopping import never
 from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts import grid as grids
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.search import pool
@@ -76,6 +77,8 @@ def test_what_is_passed_over_has_no_room(framework: str, sequence_length: int, m
     allowed = grid_of(every.layouts, obey(every.layouts, job, every.distinct).allowed)
     worked_out = []
     needs_of = pool.needs_of
+    # However few are passed over.
+    monkeypatch.setattr(grids, "FEW_CELLS", 0)
     monkeypatch.setattr(pool, "needs_of", lambda layouts, job: worked_out.append(layouts) or needs_of(layouts, job))
     whole = pool.evaluated(allowed, job, asked.hardware, never)
     of_all, worked_out[:] = sum(np.prod(each.shape) for each in worked_out), []

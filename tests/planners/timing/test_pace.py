@@ -3,7 +3,7 @@ import pytest
 
 from plimsoll.planners.questions import Overlap
 from plimsoll.planners.timing.pace import host_seconds_per_layer, micro_batch_pace, stage_steps
-from plimsoll.planners.timing.traffic import rank_groups
+from plimsoll.planners.timing.traffic import Groups
 from tests.planners.factories import hardware, llama, small_mixtral
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
@@ -25,7 +25,7 @@ def pace(
         attention=attention,
         layout={"overlap": overlap},
     )
-    groups = rank_groups(one, asked, hardware(8), efficiency)
+    groups = Groups(one, asked, hardware(8), efficiency)
     return micro_batch_pace(one, asked, hardware(8), efficiency, groups)
 
 
@@ -101,7 +101,7 @@ def test_each_stage_takes_as_long_as_its_own_layers_and_the_slowest_is_the_pace(
     efficiency, layout = plain(host_layer_seconds=0.5), {"pipeline_layout": "first=5,last=9"}
     one = one_layout(pipeline_parallel=4)
     asked = job("megatron", model=MODEL, sequence_length=4096, global_batch_size=micro_batches, layout=layout)
-    groups = rank_groups(one, asked, hardware(8), efficiency)
+    groups = Groups(one, asked, hardware(8), efficiency)
     stages = stage_steps(one, asked, hardware(8), efficiency, groups)
     assert [stage.layers for stage in stages] == [5, 9, 9, 9]
     assert [stage.micro_batch_seconds for stage in stages] == pytest.approx([2.5, 4.5, 4.5, 4.5], rel=0.01)
@@ -174,7 +174,7 @@ class TestStages:
             layout={"pipeline_layout": way},
         )
         efficiency = efficiency or plain()
-        groups = rank_groups(one, asked, hardware(8), efficiency)
+        groups = Groups(one, asked, hardware(8), efficiency)
         return micro_batch_pace(one, asked, hardware(8), efficiency, groups)
 
     def test_each_layer_for_a_further_token_adds_itself_its_matrix_and_the_head(self):

@@ -73,13 +73,13 @@ def test_full_recompute_does_the_layers_forward_again():
 
 def test_stage_3_moves_half_as_much_again_as_an_all_reduce():
     # 2·Ψ for an all-reduce of bf16 gradients, 3·Ψ with both gathers; with one micro-batch and an equal width.
-    from plimsoll.planners.timing.traffic import data_parallel_seconds, rank_groups
+    from plimsoll.planners.timing.traffic import Groups, data_parallel_seconds
 
     asked = job("reference", global_batch_size=8)
     seconds = []
     for stage in (0, 3):
         one = one_layout(data_parallel=8, zero_stage=stage)
-        groups = rank_groups(one, asked, hardware(8), load_efficiency())
+        groups = Groups(one, asked, hardware(8), load_efficiency())
         seconds.append(data_parallel_seconds(one, asked, groups, load_efficiency())[0])
     assert seconds[1] / seconds[0] == pytest.approx(1.5, rel=0.05)
 
@@ -193,14 +193,14 @@ def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():
 
 
 def test_a_gather_for_each_matrix_pays_the_ring_s_latency_as_often():
-    from plimsoll.planners.timing.traffic import data_parallel_seconds, rank_groups
+    from plimsoll.planners.timing.traffic import Groups, data_parallel_seconds
 
     asked = job("reference", global_batch_size=8)
     one = one_layout(data_parallel=8, zero_stage=3)
     seconds = []
     for calls in (1, 4):
         efficiency = plain(common={"link_hop_seconds": 1e-3}, gather_calls=calls)
-        groups = rank_groups(one, asked, hardware(8), efficiency)
+        groups = Groups(one, asked, hardware(8), efficiency)
         seconds.append(data_parallel_seconds(one, asked, groups, efficiency)[0])
     # Two gathers and a reduction of 32 layers, seven hops of a millisecond each, three times more often.
     assert seconds[1] - seconds[0] == pytest.approx(3 * 32 * 3 * 7e-3)

@@ -9,7 +9,7 @@ from plimsoll.planners.questions import Recompute
 from plimsoll.planners.timing.collectives import all_reduce_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.traffic import (
-    rank_groups,
+    Groups,
     tensor_parallel_message_bytes,
     tensor_parallel_seconds_per_layer,
 )
@@ -33,7 +33,7 @@ def test_what_is_computed_again_is_reduced_again(recompute, full_layers, modules
     asked = {} if not modules else {"recompute": Recompute(mode="selective", modules=modules)}
     own = job("megatron", **asked)
     layouts = one_layout(tensor_parallel=2, recompute=recompute, full_layers=full_layers)
-    groups = rank_groups(layouts, own, hardware(8), load_efficiency("megatron"))
+    groups = Groups(layouts, own, hardware(8), load_efficiency("megatron"))
     seconds = tensor_parallel_seconds_per_layer(layouts, own, groups).item()
     one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, own), groups.tensor).item()
     assert seconds == pytest.approx(times * one, rel=1e-12)
