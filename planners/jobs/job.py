@@ -17,6 +17,7 @@ from plimsoll.planners.jobs.offload_modules import modules_worth_sending
 from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind, updated_by
 from plimsoll.planners.jobs.overlap import JobOverlap, job_overlap
 from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_layouts
+from plimsoll.planners.jobs.recompute_modules import sets_worth_trying
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, running_profile
 from plimsoll.planners.stacks.records import BY_MODULES, Fp8Storage, StateBytes
@@ -57,7 +58,9 @@ class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
     `limit_bytes` is what one device offers; the host is that of the `gpus_per_node` devices of a node.
-    `pipeline_layouts` are the ways in which pipelines may be divided, which layouts have by their places.
+    `pipeline_layouts` are the ways in which pipelines may be divided, `module_sets` what selective recomputation may
+    name: first `recompute_modules`, which was asked for, then sets that the search may choose. Layouts have both by
+    their places.
     """
 
     model: ModelSpec
@@ -69,7 +72,7 @@ class Job:
     lora: Lora
     attention: str
     recompute_every: int | None
-    recompute_modules: tuple[str, ...]
+    module_sets: tuple[tuple[str, ...], ...]
     asked_offload_modules: tuple[str, ...]
     expert_imbalance: float
     gradient_compression: str
@@ -90,19 +93,24 @@ class Job:
     multi_token: BlockWeights | None
 
     @property
+    def recompute_modules(self) -> tuple[str, ...]:
+        """Return the modules that were asked for; none where that was left open, or what the stack does."""
+        return self.module_sets[0]
+
+    @property
     def parts(self) -> tuple[BlockWeights, ...]:
         """Return embedding, layers, what joins those for multi-token prediction, and head in order."""
         return (self.embedding, *self.layers, *([self.multi_token] if self.multi_token else ()), self.head)
 
-    @property
-    def offload_modules(self) -> tuple[str, ...]:
+    def offload_modules(self, module_set: int) -> tuple[str, ...]:
         """Return the parts of layers that send what they keep to the host where activations are offloaded.
 
-        They are those that were asked for, or those worth it; none where a stack sends all it keeps.
+        They are those that were asked for, or those worth it beside a set of recomputed modules; none where a stack
+        sends all it keeps.
         """
         if self.asked_offload_modules or self.profile.can.activation_offload != BY_MODULES:
             return self.asked_offload_modules
-        return modules_worth_sending(ByIdentity(self.model), self.recompute_modules)
+        return modules_worth_sending(ByIdentity(self.model), self.module_sets[module_set])
 
     @property
     def host_gradient_bytes(self) -> int:
@@ -141,6 +149,20 @@ class Job:
         return sum(weight.elements * part.block.repeats for part in self.parts for weight in part.trainable)
 
 
+def _module_sets(question: TrainingQuestion, profile: Profile, model: ModelSpec) -> tuple[tuple[str, ...], ...]:
+    """Return the modules that are asked for or, where recomputation is left open, none and all sets worth trying."""
+    if question.recompute is not None:
+        return (question.recompute.modules,)
+    if "modules" not in profile.can.recompute:
+        return ((),)
+    tried = sets_worth_trying(
+        ByIdentity(model),
+        keeps_scores=question.attention == "eager",
+        fuses_norms=profile.kernels.transformer_engine,
+    )
+    return ((), *tried)
+
+
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     """Return the job as `profile` would run it; raise what `why_unsupported` says."""
     precision = training_precision(question.precision)
@@ -155,6 +177,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     model = _with_own_head(ByIdentity(question.model)) if profile.unties_head else question.model
     if question.multi_token_prediction:
         model = with_multi_token_prediction(ByIdentity(model), question.multi_token_prediction)
+    module_sets = _module_sets(question, profile, model)
     return Job(
         model=model,
         profile=profile,
@@ -165,7 +188,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         lora=question.lora,
         attention=question.attention,
         recompute_every=question.recompute.every if question.recompute else None,
-        recompute_modules=question.recompute.modules if question.recompute else (),
+        module_sets=module_sets,
         asked_offload_modules=question.offload_modules,
         expert_imbalance=question.expert_imbalance,
         gradient_compression=question.gradient_compression,
@@ -179,7 +202,9 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         overlap=job_overlap(question.layout.overlap, profile.overlap),
         kernels=question.kernels,
         evaluation=question.evaluation,
-        companions=tuple(_companion(companion, question, profile) for companion in question.companions),
+        companions=tuple(
+            _companion(companion, question, profile, len(module_sets)) for companion in question.companions
+        ),
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question, shared_head(model)),
@@ -187,8 +212,11 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     )
 
 
-def _companion(companion: Companion, question: TrainingQuestion, profile: Profile) -> CompanionJob:
-    """Return a companion as a job of its own; raise for what is not planned of it."""
+def _companion(companion: Companion, question: TrainingQuestion, profile: Profile, sets: int) -> CompanionJob:
+    """Return a companion as a job of its own; raise for what is not planned of it.
+
+    Whichever of its `sets` of modules a layout of the policy recomputes, a companion recomputes what was asked for.
+    """
     if companion.offload:
         raise NotYetAvailable("a companion with offload is not planned yet.", pointer="/training/companions")
     if companion.trainable and companion.role != "value":
@@ -210,8 +238,12 @@ def _companion(companion: Companion, question: TrainingQuestion, profile: Profil
         multi_token_prediction=0,
     )
     size = dtype_bytes(companion.precision, pointer="/training/companions")
+    job = training_job(own, profile)
     return CompanionJob(
-        role=companion.role, trainable=companion.trainable, weight_bytes=size, job=training_job(own, profile)
+        role=companion.role,
+        trainable=companion.trainable,
+        weight_bytes=size,
+        job=replace(job, module_sets=job.module_sets[:1] * sets),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -39,7 +39,8 @@ class Candidates:
     """Layouts as arrays that broadcast to one shape: (layouts,) for a list, (.., meshes) for a grid.
 
     `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`, `pipeline_layout` the ways in which the job's
-    pipelines may be divided (`Job.pipeline_layouts`);
+    pipelines may be divided (`Job.pipeline_layouts`), `module_set` the modules that selective recompute may name
+    (`Job.module_sets`);
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
     for all of them. A `secondary_shard_group` of one is none. `kept` holds what was worked out of these layouts
     already (`once`).
@@ -60,6 +61,7 @@ class Candidates:
     offload: IntArray
     micro_batch_size: IntArray
     recompute: IntArray
+    module_set: IntArray
     full_layers: IntArray
     fused_cross_entropy: BoolArray
     activation_offload: BoolArray
@@ -106,7 +108,7 @@ class Candidates:
     ) -> Layout:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
 
-        `recompute_modules` are those of the job, where selective recompute names any, and `recompute_every` is the
+        `recompute_modules` are those that selective recompute would name, if any, and `recompute_every` is the
         job's where full recompute covers one layer in so many; `offload_modules` are those that a job would send.
         """
         full_layers = int(self.full_layers[index])
@@ -216,6 +218,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "offload": 0,
         "micro_batch_size": 1,
         "recompute": NONE,
+        "module_set": 0,
         "full_layers": ALL_LAYERS,
         "fused_cross_entropy": False,
         "activation_offload": False,
@@ -245,9 +248,9 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         pipeline_schedule=job.pipeline_schedule,
         pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
         overlap=_hidden_traffic(layouts.take([index]), job),
-        recompute_modules=job.recompute_modules,
+        recompute_modules=job.module_sets[int(layouts.module_set[index])],
         recompute_every=job.recompute_every,
-        offload_modules=job.offload_modules,
+        offload_modules=job.offload_modules(int(layouts.module_set[index])),
     )
 
 
@@ -265,3 +268,16 @@ def _hidden_traffic(one: Candidates, job: Job) -> HiddenTraffic:
         tensor_parallel=bool(one.tensor_parallel[0] > 1 and job.overlap.tensor_parallel),
         expert_parallel=bool(one.expert_overlap[0]),
     )
+
+
+@once
+def recomputes_module(layouts: Candidates, job: Job, name: str) -> BoolArray:
+    """Return where selective recompute names a module."""
+    is_named = of_module_set(layouts, [name in modules for modules in job.module_sets])
+    result: BoolArray = (layouts.recompute == SELECTIVE) & is_named
+    return result
+
+
+def of_module_set(layouts: Candidates, is_so: Sequence[bool]) -> BoolArray:
+    """Return where something is so that is said of each of the job's sets of recomputed modules."""
+    return np.array(is_so)[layouts.module_set]

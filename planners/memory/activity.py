@@ -11,7 +11,16 @@ from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import EXPERT_ACTIVATION, MIXTURE
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from plimsoll.planners.layouts.candidates import (
+    ALL_LAYERS,
+    FULL,
+    SELECTIVE,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    once,
+    recomputes_module,
+)
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import MASK_BYTES, NOTHING_SAVED, SavedBytes
@@ -28,6 +37,9 @@ from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
 
 NO_PARTS: dict[str, FloatArray] = dict.fromkeys(("in_experts", "sent", "received"), NO_BYTES)
+
+
+NOWHERE: BoolArray = np.zeros(1, dtype=bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +75,7 @@ class LayerBackward:
     at_second_norm: FloatArray
     at_last_norm: FloatArray
     attention_gradients: FloatArray
-    brings_back: bool
+    brings_back: BoolArray
     returned_scores: FloatArray
     at_first_matmuls: FloatArray
     last_matmul_gradients: FloatArray
@@ -153,7 +165,10 @@ def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Act
     casts = casts_weights(layouts, job)
     casts_all = casts & np.bool_(job.method == "full")
     kinds = [
-        replace(_of_kind(layer_bytes(part, job), share, casts, job), parts=sent_parts(part.block, share, job))
+        replace(
+            _of_kind(layer_bytes(part, job, layouts.module_set), share, casts, job),
+            parts=sent_parts(part.block, share, job),
+        )
         for part in job.layers
     ]
 
@@ -260,7 +275,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_second_norm=at_second_norm,
             at_last_norm=NO_BYTES if layer.at_last_norm is NOTHING_SAVED else share.of(layer.at_last_norm),
             attention_gradients=attention_gradients,
-            brings_back=False,
+            brings_back=NOWHERE,
             returned_scores=tokens * job.sequence_length * layer.returned_score_bytes / share.tensor
             if layer.returned_score_bytes
             else NO_BYTES,
@@ -356,7 +371,7 @@ def _brought_back(own: LayerBackward, thrown: ThrownAway, share: RankShare) -> L
     return replace(
         _beside_attention(own, beside - late),
         attention_gradients=own.attention_gradients + again,
-        brings_back=thrown.at_attention != NOTHING_SAVED,
+        brings_back=again > 0.0,
     )
 
 
@@ -364,9 +379,9 @@ def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> 
     """Return a layer with what its attention holds sequence first and batch first (`sequence_first.py`)."""
     layouts = share.layouts
     beside = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
-    if layer.unrotated_bytes and (layouts.recompute == SELECTIVE).any():
-        unrotated = share.tokens * layer.unrotated_bytes / share.tensor
-        beside = np.where(layouts.recompute == SELECTIVE, unrotated, beside)
+    are_unrotated = (layouts.recompute == SELECTIVE) & (np.asarray(layer.unrotated_bytes) > 0)
+    if are_unrotated.any():
+        beside = np.where(are_unrotated, share.tokens * layer.unrotated_bytes / share.tensor, beside)
     return _with_attention(of_kind, beside)
 
 
@@ -385,10 +400,11 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
     if layer.experts_last_product is None or job.method != "full":
         return everything
     left = share.of(layer.experts_last_product)
-    if EXPERT_ACTIVATION not in job.recompute_modules:
+    is_again = recomputes_module(share.layouts, job, EXPERT_ACTIVATION)
+    if not is_again.any():
         return left
     # Computed again for the last matrix, the product of the halves stays until they have been differentiated.
-    return np.where(share.layouts.recompute == SELECTIVE, left + share.of(_expert_product(layer)), left)
+    return np.where(is_again, left + share.of(_expert_product(layer)), left)
 
 
 def _expert_product(layer: LayerBytes) -> SavedBytes:
@@ -465,7 +481,7 @@ def _at_recomputed_combine(
     """
     recompute = share.layouts.recompute
     if layer.grouped_sent_bytes:
-        of_mixture = np.where((recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules), stream, 0.0)
+        of_mixture = np.where(recomputes_module(share.layouts, job, MIXTURE), stream, 0.0)
         return np.where(recompute == FULL, recomputed, np.where(of_mixture > 0, recomputed + of_mixture, 0.0))
     runs_again = ((recompute == FULL) | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
     return np.where(runs_again, recomputed, 0.0)
@@ -475,9 +491,10 @@ def _combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     """Return the live bytes as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
     own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
     live = np.where(share.layouts.expert_parallel > 1, own, whole)
-    if EXPERT_ACTIVATION in job.recompute_modules:
+    is_again = recomputes_module(share.layouts, job, EXPERT_ACTIVATION)
+    if is_again.any():
         # It is computed again behind this, for the experts' last matrix.
-        live = live - np.where(share.layouts.recompute == SELECTIVE, share.of(_expert_product(layer)), 0.0)
+        live = live - np.where(is_again, share.of(_expert_product(layer)), 0.0)
     if not layer.grouped_sent_bytes or layer.parts_sum_widening <= 1:
         return live
     # The gradient in fp32 beside its copy in 16 bits, where two of those were counted.

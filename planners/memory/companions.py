@@ -22,7 +22,7 @@ import numpy as np
 
 from plimsoll.planners.ground.terms import REFERENCE
 from plimsoll.planners.jobs.job import BlockWeights, CompanionJob, Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, LayerActivity, activity
 from plimsoll.planners.memory.holdings import Holdings, States, has_gathering, holdings, shard_ranks, states
@@ -36,6 +36,9 @@ S = TypeVar("S", bound=States)
 FEED_FORWARD_TENSORS = 3
 # The embedding's output and the layer's input, which their callers hold, the residual, and the norm of it.
 STREAMS = 4
+
+# What is asked here of a companion's layer is the same whatever modules it recomputes.
+FIRST_SET: IntArray = np.zeros(1, dtype=np.int64)
 
 
 def with_companions(held: S, layouts: Candidates, job: Job) -> S:
@@ -116,7 +119,7 @@ def _at_layer(
     job = companion.job
     if job.model.experts_per_token or job.attention == "eager":
         return layer.backward.working_set
-    own = layer_bytes(part, job)
+    own = layer_bytes(part, job, FIRST_SET)
     stream_bytes = max(companion.weight_bytes, job.precision.compute_bytes)
     # A matrix of gate and up in one writes both, and both stand until they are multiplied.
     is_one = any(weight.shape[0] >= 2 * own.widest for weight in part.block.weights)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.adapters import adapters_by_input
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
+from plimsoll.planners.layouts.candidates import IntArray
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import (
     NO_CASTS,
+    NOTHING_SAVED,
     SavedBytes,
     checkpoint_width,
     meeting_gradients,
@@ -69,6 +74,10 @@ from plimsoll.planners.stacks.records import Kernels
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096
 FP8_BYTES = 1
+SAVED_NAMES = tuple(entry.name for entry in fields(SavedBytes))
+NOTHING_THROWN = ThrownAway(
+    until_attention=NOTHING_SAVED, at_attention=NOTHING_SAVED, within_feed_forward=NOTHING_SAVED
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,18 +159,56 @@ class LayerBytes:
     cast_keeps_input: bool
 
 
-def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
-    """Return what a layer of that kind saves."""
-    fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
+def layer_bytes(part: BlockWeights, job: Job, module_set: IntArray) -> LayerBytes:
+    """Return what a layer of that kind saves, as layouts recompute some of the job's sets of modules.
+
+    Where they have several, what differs between those has one entry a layout, in the shape of `module_set`.
+    """
+    if module_set.size == 1:
+        return _of_modules(part, job, job.module_sets[module_set.item()])
+    numbers, place = distinct(module_set)
+    return _by_set(tuple(_of_modules(part, job, job.module_sets[number]) for number in numbers.tolist()), place)
+
+
+def _of_modules(part: BlockWeights, job: Job, modules: tuple[str, ...]) -> LayerBytes:
     return _layer_bytes(
         part,
         ByIdentity(job.profile),
         job.method,
         job.attention,
         job.precision.compute_bytes,
-        fp8_input_bytes,
+        job.fp8.input_bytes if job.fp8 else 0,
         job.casts_products,
-        job.recompute_modules,
+        modules,
+    )
+
+
+def _by_set(every: tuple[LayerBytes, ...], place: IntArray) -> LayerBytes:
+    """Return one layer that is each of several by the layouts that have it."""
+
+    def of(amounts: Sequence[float]) -> Any:
+        return amounts[0] if len({*amounts}) == 1 else np.array(amounts)[place]
+
+    def saved(amounts: Sequence[SavedBytes]) -> SavedBytes:
+        return SavedBytes(**{name: of([getattr(each, name) for each in amounts]) for name in SAVED_NAMES})
+
+    first = every[0]
+    thrown = [each.thrown_away or NOTHING_THROWN for each in every]
+    unfused = first.unfused
+    if unfused is not None:
+        unfused = replace(unfused, runs_again=of([each.unfused.runs_again for each in every if each.unfused]))
+    return replace(
+        first,
+        selective=saved([each.selective for each in every]),
+        thrown_away=None
+        if all(each.thrown_away is None for each in every)
+        else ThrownAway(
+            until_attention=saved([each.until_attention for each in thrown]),
+            at_attention=saved([each.at_attention for each in thrown]),
+            within_feed_forward=saved([each.within_feed_forward for each in thrown]),
+        ),
+        unrotated_bytes=of([each.unrotated_bytes for each in every]),
+        unfused=unfused,
     )
 
 

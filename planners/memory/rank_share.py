@@ -33,9 +33,9 @@ class RankShare:
         """Return the bytes that a rank saves of its micro-batch."""
         scores = saved.score_bytes * self.sequence_length
         divided = saved.sequence_bytes / self.sequence_division + (saved.tensor_bytes + scores) / self.tensor
-        if saved.ring_bytes:
+        if _are_some(saved.ring_bytes):
             divided = divided + np.where(self.layouts.context_parallel > 1, saved.ring_bytes / self.tensor, 0.0)
-        if saved.dispatched_bytes or saved.expert_bytes:
+        if _are_some(saved.dispatched_bytes) or _are_some(saved.expert_bytes):
             in_experts = saved.dispatched_bytes / self.dispatch_division + saved.expert_bytes / self.tensor
             divided = divided + self.busiest * in_experts
         result: FloatArray = self.tokens * (saved.gathered_bytes + divided)
@@ -45,6 +45,11 @@ class RankShare:
         """Return a rank's bytes of what is divided as the sequence is."""
         result: FloatArray = self.tokens * token_bytes / self.sequence_division
         return result
+
+
+def _are_some(amount: float | FloatArray) -> bool:
+    """Return whether any layout saves anything of an amount, a number for all of them or one for each."""
+    return bool(amount.any() if isinstance(amount, np.ndarray) else amount)
 
 
 def rank_share(layouts: Candidates, job: Job) -> RankShare:

@@ -26,6 +26,7 @@ from plimsoll.planners.jobs.offload_modules import (
 )
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.memory.activations import RESIDUAL
 from plimsoll.planners.memory.rank_share import RankShare
 from plimsoll.planners.memory.sequence_first import copied_output_bytes
@@ -71,9 +72,29 @@ NOTHING_SENT = SentParts(
 
 def sent_parts(block: Block, share: RankShare, job: Job) -> SentParts:
     """Return what a layer sends where activations are offloaded part by part, nothing where they are not."""
-    if not job.offload_modules or not share.layouts.activation_offload.any():
+    if not share.layouts.activation_offload.any():
         return NOTHING_SENT
-    back, of_rank = back_at_attention(block, job.offload_modules), _OfRank(share, job)
+    first, *others = _module_sets(share)
+    parts = _sent_beside(first, block, share, job)
+    for number in others:
+        own, chosen = _sent_beside(number, block, share, job), share.layouts.module_set == number
+        parts = SentParts(
+            **{name: np.where(chosen, getattr(own, name), getattr(parts, name)) for name in SentParts.__slots__}
+        )
+    return parts
+
+
+def _module_sets(share: RankShare) -> list[int]:
+    chosen = share.layouts.module_set
+    return [chosen.item()] if chosen.size == 1 else list(distinct(chosen)[0].tolist())
+
+
+def _sent_beside(module_set: int, block: Block, share: RankShare, job: Job) -> SentParts:
+    """Return what a layer sends beside one of the job's sets of recomputed modules."""
+    of_rank = _OfRank(share, job, module_set)
+    if not of_rank.modules:
+        return NOTHING_SENT
+    back = back_at_attention(block, of_rank.modules)
 
     def bytes_of(counted: Callable[[Sent], int]) -> FloatArray:
         return of_rank.total(block, counted)
@@ -94,14 +115,21 @@ def sent_parts(block: Block, share: RankShare, job: Job) -> SentParts:
 
 def sent_bytes(block: Block, share: RankShare, job: Job) -> FloatArray:
     """Return all that a layer sends of a micro-batch where its activations are offloaded part by part."""
-    return _OfRank(share, job).total(block, lambda each: each.times)
+    first, *others = _module_sets(share)
+    sent = _OfRank(share, job, first).total(block, lambda each: each.times)
+    for number in others:
+        own = _OfRank(share, job, number).total(block, lambda each: each.times)
+        sent = np.where(share.layouts.module_set == number, own, sent)
+    return sent
 
 
 class _OfRank:
     """Adds up tensors that a rank sends, each as many times as is asked; one of which it has too little is not sent."""
 
-    def __init__(self, share: RankShare, job: Job) -> None:
+    def __init__(self, share: RankShare, job: Job, module_set: int) -> None:
         self._layouts, self._job = share.layouts, job
+        self.modules = job.offload_modules(module_set)
+        self._recomputed = job.module_sets[module_set] or (CORE_ATTENTION,)
         self._is_selective = share.layouts.recompute == SELECTIVE
         of_experts = share.tokens * share.busiest
         self._tokens = {
@@ -117,8 +145,7 @@ class _OfRank:
         plain = self._total(block, (), counted)
         if not self._is_selective.any():
             return plain
-        again = self._job.recompute_modules or (CORE_ATTENTION,)
-        return np.where(self._is_selective, self._total(block, again, counted), plain)
+        return np.where(self._is_selective, self._total(block, self._recomputed, counted), plain)
 
     def kernels_own(self, block: Block) -> FloatArray:
         """Return attention's output as its kernel keeps it, where the matrix behind it has a copy of its own."""
@@ -146,7 +173,7 @@ class _OfRank:
 
     def _total(self, block: Block, recomputed: tuple[str, ...], counted: Callable[[Sent], int]) -> FloatArray:
         size, total = self._job.precision.compute_bytes, NO_BYTES
-        for each in sent_by(ByIdentity(block), self._job.offload_modules, recomputed):
+        for each in sent_by(ByIdentity(block), self.modules, recomputed):
             times = counted(each)
             if times:
                 width = FP32_BYTES if each.is_statistic else size

@@ -31,6 +31,7 @@ MICRO_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
+ASKED_MODULES: IntArray = np.zeros(1, dtype=np.int64)
 NOT_HIDDEN: BoolArray = np.zeros(1, dtype=bool)
 PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
 
@@ -53,7 +54,7 @@ class Choices:
 
     `offload` has pairs of what goes to the host of the states and whether activations do, `recompute` pairs of a mode
     and the share of a stage's layers. Behind those stand `full_layers`, numbers of a stage's layers that are recomputed
-    in full.
+    in full, and `module_sets`, places of those of the job's sets of modules that are recomputed in all layers.
     """
 
     zero_stages: tuple[int, ...]
@@ -61,14 +62,15 @@ class Choices:
     recompute: tuple[tuple[int, float], ...]
     fused_cross_entropy: tuple[bool, ...]
     full_layers: tuple[int, ...] = ()
+    module_sets: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Return how many layouts they make of a base."""
-        recompute = len(self.recompute) + len(self.full_layers)
+        recompute = len(self.recompute) + len(self.full_layers) + len(self.module_sets)
         return len(self.zero_stages) * len(self.offload) * recompute * len(self.fused_cross_entropy)
 
     def least_recomputed(self) -> Choices:
-        """Return the choices with the first of recomputation alone, which takes least."""
+        """Return the choices with those of recomputation that can take least: the first, or any set of modules."""
         return replace(self, recompute=self.recompute[:1], full_layers=() if self.recompute else self.full_layers[:1])
 
 
@@ -109,7 +111,12 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     """Return the grid of some bases, each array one entry a base, with every choice."""
     stages = np.array([(stage, *moved) for stage in choices.zero_stages for moved in choices.offload], dtype=np.int64)
     zero_stage, offload, activation_offload = stages.reshape(-1, 3, 1).swapaxes(0, 1)
-    modes = np.array([*(mode for mode, _ in choices.recompute), *[FULL] * len(choices.full_layers)]).reshape(-1, 1, 1)
+    modes = _along_recompute(
+        *(mode for mode, _ in choices.recompute),
+        *(FULL for _ in choices.full_layers),
+        *(SELECTIVE for _ in choices.module_sets),
+    )
+    asked_modules = (0 for _ in (*choices.recompute, *choices.full_layers))
     full_layers = _full_layers(question, job, choices, bases["pipeline_parallel"])
     # A client's own number of layers is planned as it is.
     is_searched = question.recompute is None
@@ -132,11 +139,17 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
             offload=offload,
             activation_offload=activation_offload.astype(bool),
             recompute=modes,
+            module_set=_along_recompute(*asked_modules, *choices.module_sets) if choices.module_sets else ASKED_MODULES,
             full_layers=full_layers,
             fused_cross_entropy=np.array(choices.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
         ),
         np.asarray(~is_repeated),
     )
+
+
+def _along_recompute(*values: int) -> IntArray:
+    """Return one value for each choice of recompute, along its axis."""
+    return np.array(values, dtype=np.int64).reshape(-1, 1, 1)
 
 
 def _secondary_groups(question: TrainingQuestion, bases: Mapping[str, IntArray], zero_stage: IntArray) -> IntArray:
@@ -160,10 +173,10 @@ def _full_layers(question: TrainingQuestion, job: Job, choices: Choices, pipelin
     layers = np.maximum(job.model.num_layers // pipeline_parallel, 1)
     partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64)
     of_shares = np.where(shares < 1.0, partial, ALL_LAYERS)
-    if not choices.full_layers:
+    further = _along_recompute(*choices.full_layers, *(ALL_LAYERS for _ in choices.module_sets))
+    if not further.size:
         return of_shares
-    counts = np.array(choices.full_layers).reshape(-1, 1, 1)
-    return np.concatenate([of_shares, np.broadcast_to(counts, (counts.size, 1, layers.size))])
+    return np.concatenate([of_shares, np.broadcast_to(further, (further.size, 1, layers.size))])
 
 
 def _repeated(
@@ -178,7 +191,7 @@ def _repeated(
     for later in range(1, shares):
         same = (modes[:later] == modes[later]) & (full_layers[:later] == full_layers[later])
         repeated[later] |= same.any(axis=0)
-    if choices.full_layers:
+    if choices.full_layers or choices.module_sets:
         repeated[shares:] |= full_layers[shares:] >= layers
     return repeated
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.recompute_modules import MIXTURE, sets_worth_trying
-from plimsoll.planners.layouts.candidates import NONE, SELECTIVE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.jobs.recompute_modules import MIXTURE
+from plimsoll.planners.layouts.candidates import NONE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
@@ -180,9 +179,11 @@ def _with_room(beyond: Beyond, bases: Bases) -> Bases:
     could = _have_room(beyond, bases)
     if "expert_overlap" in bases:
         left = np.flatnonzero(~could & (bases["expert_overlap"] > 0))
-        sparing = [parts for parts in _by_parts(beyond) if MIXTURE not in parts.job.recompute_modules]
+        sets = beyond.job.module_sets
+        sparing = [number for number in range(1, len(sets)) if MIXTURE not in sets[number]]
         if left.size and sparing:
-            could[left] = _have_room(sparing[-1], only(bases, left))
+            choices = replace(beyond.choices, recompute=(), module_sets=(sparing[-1],))
+            could[left] = _have_room(replace(beyond, choices=choices), only(bases, left))
     return only(bases, could)
 
 
@@ -248,10 +249,7 @@ def _swept_in_turns(
     """Sweep some bases, which take so much at the least, turn by turn of what more is computed again."""
     for turn, index in _turns(beyond, bases):
         index = index[_can_win(only(bases, index), least[index], best)]
-        own = _seconds(turn, only(bases, index))
-        if turn.job is not beyond.job:
-            least[index] = own
-        index = index[_can_win(only(bases, index), own, best)]
+        index = index[_can_win(only(bases, index), _seconds(turn, only(bases, index)), best)]
         if index.size:
             best = _swept_in_parts(turn, only(bases, index), best, pools, should_stop)
     return best
@@ -340,13 +338,13 @@ def _least_of(
 def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
     """Yield the indices of bases with further choices of recomputation.
 
-    Eighths of the layers were there first; now comes every number of them, then parts of all layers, each time more.
+    Eighths of the layers were there first; now comes every number of them, then parts of all layers.
     """
     if _counts_layers(beyond):
         yield from _with_every_number_of_layers(beyond, bases)
-    every = np.arange(bases["gpus"].size)
-    for parts in _by_parts(beyond):
-        yield parts, every
+    modules = _with_modules(beyond)
+    if modules is not None:
+        yield modules, np.arange(bases["gpus"].size)
 
 
 def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
@@ -362,17 +360,10 @@ def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple
             yield replace(beyond, choices=counted), index
 
 
-def _by_parts(beyond: Beyond) -> list[Beyond]:
-    """Return the same with parts of all layers recomputed, ever more of them, where that is the search's to choose."""
-    job, choices = beyond.job, replace(beyond.choices, recompute=((SELECTIVE, 1.0),))
-    if beyond.question.recompute is not None or "modules" not in job.profile.can.recompute:
-        return []
-    sets = sets_worth_trying(
-        ByIdentity(job.model),
-        keeps_scores=job.attention == "eager",
-        fuses_norms=job.profile.kernels.transformer_engine,
-    )
-    return [replace(beyond, job=replace(job, recompute_modules=modules), choices=choices) for modules in sets]
+def _with_modules(beyond: Beyond) -> Beyond | None:
+    """Return the same with sets of modules recomputed in all layers; None where that is not the search's to choose."""
+    sets = tuple(range(1, len(beyond.job.module_sets)))
+    return replace(beyond, choices=replace(beyond.choices, recompute=(), module_sets=sets)) if sets else None
 
 
 def _counts_layers(beyond: Beyond) -> bool:

@@ -225,11 +225,10 @@ def _at(needs: Needs, cells: Cells) -> Needs:
 
 
 def merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
-    """Return one pool a framework, offload target and set of recomputed modules, in the order of first appearance."""
-    by_name: dict[tuple[str, str, tuple[str, ...]], list[Pool]] = {}
+    """Return one pool a framework and offload target, in the order of first appearance."""
+    by_name: dict[tuple[str, str], list[Pool]] = {}
     for pool in pools:
-        job = pool.job
-        by_name.setdefault((job.profile.name, job.offload_target, job.recompute_modules), []).append(pool)
+        by_name.setdefault((pool.job.profile.name, pool.job.offload_target), []).append(pool)
     return tuple(_one_pool(some) for some in by_name.values())
 
 

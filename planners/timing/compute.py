@@ -82,9 +82,25 @@ def selective_recompute_seconds(
     no scores (Megatron-Core 0.16.1, transformer/transformer_config.py and attention.py, `checkpoint_core_attention`).
     """
     clock = _clock(layouts, job, ByIdentity(hardware), ByIdentity(efficiency))
-    experts, policy = _most_experts(ByIdentity(part.block)), job.profile.can.selective_policy
-    if job.recompute_modules:
-        return _of_modules(part.block, experts, clock, job)
+    experts = _most_experts(ByIdentity(part.block))
+
+    def of_set(number: int) -> FloatArray:
+        modules = job.module_sets[number]
+        if modules:
+            return _of_modules(part.block, modules, experts, clock, job)
+        return _by_policy(part, own, experts, clock, job)
+
+    chosen = layouts.module_set
+    first, *others = [chosen.item()] if chosen.size == 1 else distinct(chosen)[0].tolist()
+    result = of_set(first)
+    for number in others:
+        result = np.where(chosen == number, of_set(number), result)
+    return result
+
+
+def _by_policy(part: BlockWeights, own: LayerSeconds, experts: int, clock: _Clock, job: Job) -> FloatArray:
+    """Return what is done again of a block where no modules are named."""
+    policy = job.profile.can.selective_policy
     if policy == "attention_scores":
         is_repeated = job.attention == "eager" or "modules" in job.profile.can.recompute
         return own.attention if is_repeated else np.zeros(1)
@@ -128,10 +144,10 @@ def _again(same: ByIdentity[Block], modules: tuple[str, ...], *, fuses_norms: bo
     return again(same.value, modules, fuses_norms=fuses_norms)
 
 
-def _of_modules(block: Block, experts: int, clock: _Clock, job: Job) -> FloatArray:
+def _of_modules(block: Block, modules: tuple[str, ...], experts: int, clock: _Clock, job: Job) -> FloatArray:
     """Return what the named parts of a layer take again."""
     fuses_norms = job.profile.kernels.transformer_engine
-    work = _work(ByIdentity(_again(ByIdentity(block), job.recompute_modules, fuses_norms=fuses_norms)))
+    work = _work(ByIdentity(_again(ByIdentity(block), modules, fuses_norms=fuses_norms)))
     result: FloatArray = (
         clock.products(work.products, experts) + clock.attention(work.scores) + clock.moved(work.others, block)
     )

@@ -13,7 +13,7 @@ from plimsoll.planners.architecture import Part
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, Candidates, FloatArray, recomputes_module
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks, paired_fraction
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.traffic import recomputed_share
@@ -39,7 +39,7 @@ def exchanges_per_layer(layouts: Candidates, job: Job) -> FloatArray:
     keeps what was exchanged too.
     """
     of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
-    of_mixtures = (layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules)
+    of_mixtures = recomputes_module(layouts, job, MIXTURE)
     return EXPERT_EXCHANGES_PER_LAYER + FORWARD_EXCHANGES * np.where(of_mixtures, 1.0, of_layers)
 
 

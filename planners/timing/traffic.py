@@ -19,12 +19,12 @@ from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD
 from plimsoll.planners.layouts.candidates import (
     ALL_LAYERS,
     FULL,
-    SELECTIVE,
     BoolArray,
     Candidates,
     FloatArray,
     IntArray,
     once,
+    recomputes_module,
 )
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
@@ -118,7 +118,7 @@ def tensor_parallel_seconds_per_layer(
     """
     one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, job), groups.tensor)
     of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
-    of_modules = (layouts.recompute == SELECTIVE) & np.bool_(feed_forward in job.recompute_modules)
+    of_modules = recomputes_module(layouts, job, feed_forward)
     again = ALL_REDUCES_PER_LAYER / 2 * np.where(of_modules, 0.5, of_layers)
     result: FloatArray = one * (ALL_REDUCES_PER_LAYER + again)
     return result

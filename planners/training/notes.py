@@ -312,7 +312,7 @@ def _layers(told: Told) -> Iterator[str]:
                 "Delayed scaling in fp8 does not recompute norms and experts' activations: products are scaled by "
                 "their present values instead, which needs Transformer Engine 2.6."
             )
-    if LAYER_NORM in job.recompute_modules and job.profile.kernels.transformer_engine:
+    if LAYER_NORM in told.layout.recompute_modules and job.profile.kernels.transformer_engine:
         yield from _norms(job)
     positions = question.model.max_position_embeddings
     if positions is not None and question.sequence_length > positions:

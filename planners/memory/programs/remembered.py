@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, FloatArray, recomputes_module
 from plimsoll.planners.layouts.stages import layers_of_highest
 from plimsoll.planners.memory.activity import LayerActivity
 from plimsoll.planners.memory.programs.paired import REMEMBERED_TENSORS
@@ -30,7 +30,7 @@ def remembered_below_head(asked: Question) -> FloatArray:
     if not mixtures or not job.profile.kernels.transformer_engine or layouts.virtual_pipeline.max() == 1:
         return NO_BYTES
     is_whole = (layouts.recompute == FULL) & (layouts.full_layers == ALL_LAYERS)
-    of_mixture = (layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in job.recompute_modules)
+    of_mixture = recomputes_module(layouts, job, MIXTURE)
     goes_round = layouts.micro_batches(job.global_batch_size) > layouts.pipeline_parallel
     others = rows.layers - layers_of_highest(layouts, rows.pipelines)
     exists = rows.has_head & (layouts.virtual_pipeline > 1) & goes_round & (is_whole | of_mixture)
@@ -45,6 +45,6 @@ def remembered_bytes(asked: Question, own: LayerActivity, recomputed: BoolArray)
     if not own.saved_routing.any():
         return NO_BYTES, NO_BYTES
     message = np.ceil(asked.active.p2p_message)
-    of_mixture = (asked.layouts.recompute == SELECTIVE) & np.bool_(MIXTURE in asked.job.recompute_modules)
+    of_mixture = recomputes_module(asked.layouts, asked.job, MIXTURE)
     remembered = np.where(recomputed | of_mixture, REMEMBERED_TENSORS * message, 0.0)
     return some(remembered), some(np.where(recomputed, message, 0.0))

@@ -316,8 +316,9 @@ def _moments(
     softmax = []
     if layer.mask.any() or is_unfused(job.attention, kernels):
         softmax.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
-    if layer.brings_back:
-        softmax.append(Moment("attention", _at_attention(asked, layer, recomputed), NO_BYTES))
+    if layer.brings_back.any():
+        at_attention = _at_attention(asked, layer, recomputed)
+        softmax.append(Moment("attention", np.where(layer.brings_back, at_attention, 0.0), NO_BYTES))
     if own.parts is not NOTHING_SENT:
         # Until a layer's attention has been differentiated parts of the layer below come back.
         back = np.where(asked.layouts.activation_offload, own.parts.back_at_attention, 0.0)

@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.offload_modules import OF_EXPERTS
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates, of_module_set
 from plimsoll.planners.memory.eager_attention import EAGER
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 from plimsoll.planners.stacks.records import BY_MODULES
@@ -53,14 +53,15 @@ def _recomputes_mixtures(layouts: Candidates, job: Job) -> BoolArray:
     Source: NVIDIA/Megatron-LM d98e8a6, core/transformer/transformer_config.py ("Cannot offload ... while recomputing
     the entire MoE layer").
     """
-    if MIXTURE not in job.recompute_modules or not {*OF_EXPERTS} & {*job.offload_modules}:
+    is_broken = [MIXTURE in again and bool({*OF_EXPERTS} & {*sent}) for again, sent in _sets(job)]
+    if not any(is_broken):
         return NOWHERE
-    again: BoolArray = layouts.recompute == SELECTIVE
+    again: BoolArray = (layouts.recompute == SELECTIVE) & of_module_set(layouts, is_broken)
     return again
 
 
 def _of_mixtures(_case: Case, job: Job) -> str:
-    sent = [name for name in job.offload_modules if name in OF_EXPERTS]
+    sent = [name for name in OF_EXPERTS if any(MIXTURE in again and name in sent for again, sent in _sets(job))]
     return (
         f"{job.profile.name} offloads no {' or '.join(sent)} of experts that are recomputed whole. Recompute moe_act "
         "in place of moe, or leave them out of activation_offload."
@@ -83,8 +84,14 @@ def _with_scores(_case: Case, job: Job) -> str:
     return f"{job.profile.name}'s activation_offload is planned with attention flash, not eager."
 
 
-def _has_no_parts(_layouts: Candidates, job: Job) -> BoolArray:
-    return NOWHERE if job.offload_modules else EVERYWHERE
+def _has_no_parts(layouts: Candidates, job: Job) -> BoolArray:
+    has_none = [not sent for _, sent in _sets(job)]
+    return of_module_set(layouts, has_none) if any(has_none) else NOWHERE
+
+
+def _sets(job: Job) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return each of the job's sets of recomputed modules, and the parts that go to the host beside it."""
+    return [(again, job.offload_modules(number)) for number, again in enumerate(job.module_sets)]
 
 
 def _no_parts(_case: Case, job: Job) -> str:

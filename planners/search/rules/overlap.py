@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, recomputes_module
 from plimsoll.planners.layouts.experts import expert_counts, expert_tensor_ranks
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 
@@ -42,7 +42,7 @@ def _has_plain_pipeline(layouts: Candidates, _job: Job) -> BoolArray:
 
 def _recomputes_whole_layers(layouts: Candidates, job: Job) -> BoolArray:
     """Return where layers, or their mixtures, are computed again as one: the schedule goes through their parts."""
-    whole: BoolArray = (layouts.recompute == FULL) | np.bool_(MIXTURE in job.recompute_modules)
+    whole: BoolArray = (layouts.recompute == FULL) | recomputes_module(layouts, job, MIXTURE)
     return whole
 
 
