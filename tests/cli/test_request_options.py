@@ -22,7 +22,8 @@ from plimsoll.service.requests.training import TrainRequest
 BY_FILE = {
     "model.config", "model.path", "hardware.fleet", "hardware.override", "hardware.gpu", "hardware.gpus",
     "hardware.network", "compare",
-    "training.evaluation", "training.companions", "training.recompute", "training.lora.double_quantization",
+    "training.evaluation", "training.companions", "training.recompute", "training.activation_offload",
+    "training.lora.double_quantization",
     "serving.input_length", "serving.output_length", "serving.disaggregated",
 }  # fmt: skip
 

@@ -104,6 +104,7 @@ def resident_stage(asked: Question) -> ResidentStage:
     waiting = waiting_bytes(asked, others, at_embedding, at_head)
     sends = holds_last & (is_interleaved | ~rows.has_embedding)
     overlaps = np.bool_(kernels.transformer_engine)
+    named = active.layers[0].parts.named_input
     # Of several layers the lowest has sent its input, and emptied it for all who name it.
     is_emptied = layouts.activation_offload & (active.layers[0].parts.emptied_input > 0) & (rows.layers > 1)
     return ResidentStage(
@@ -128,7 +129,7 @@ def resident_stage(asked: Question) -> ResidentStage:
         received_before=some(np.where(holds_last, np.ceil(received), 0.0)),
         unsaved=some(np.ceil(active.first_adapter_savings)),
         inputs=some(np.ceil(active.parts_named)),
-        embedded=some(np.ceil(np.where(rows.has_embedding, active.layers[0].parts.named_input, 0.0))),
+        embedded=some(np.ceil(np.where(layouts.activation_offload & rows.has_embedding, named, 0.0))),
         returns_highest=mask_of(goes_on & (is_interleaved | ~rows.has_head)),
         head=np.ceil(active.head),
         logits=np.ceil(active.logits),

@@ -9,7 +9,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.activation_offload import micro_batch_offload_bytes
-from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.memory.peak import memory_of, peak_bytes
 from plimsoll.planners.search.axes import offload_choices
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
@@ -183,3 +183,11 @@ def test_parts_by_name_are_refused_of_a_stack_that_offloads_all_at_once():
             replace(LONG, framework="accelerate", activation_offload=True, offload_modules=("core_attn",))
         )
     assert refusal.value.pointer == "/training/activation_offload"
+
+
+def test_a_layout_that_keeps_its_activations_needs_the_same_beside_one_that_does_not():
+    # Of a wide vocabulary the logits decide, as the first layer's input is named still.
+    wide = replace(LONG, model=small_llama(vocab_size=64_000), sequence_length=16_384, offload_modules=("qkv_linear",))
+    job = training_job(replace(wide, activation_offload=True), load_profile("megatron"))
+    alone, beside = candidates_from_rows([{}]), candidates_from_rows([{}, ROW])
+    assert peak_bytes(alone, job)[0] == peak_bytes(beside, job)[0]
