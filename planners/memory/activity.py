@@ -216,7 +216,8 @@ def _named_inputs(parts: SentParts, layouts: Candidates, rows: StageRows) -> Flo
     """Return the inputs that a stage received for its chunks, which a pipeline's schedule holds to their gradients."""
     if parts is NOTHING_SENT:
         return NO_BYTES
-    received: FloatArray = parts.named_input * (layouts.virtual_pipeline - 1.0 * rows.has_embedding)
+    chunks = np.minimum(layouts.virtual_pipeline - 1.0 * rows.has_embedding, rows.layers)
+    received: FloatArray = parts.named_input * chunks
     return np.where(layouts.activation_offload & (layouts.pipeline_parallel > 1), received, 0.0)
 
 
