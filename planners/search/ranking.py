@@ -177,12 +177,13 @@ def pareto_front(ranked: Ranked) -> list[int]:
     kept: list[tuple[float, float]] = []
     for count in distinct(gpus)[0].tolist():
         same = order[ranked.gpus[order] == count]
+        fewer = tuple(kept)
         # Along rising time only a new least peak can be unbeaten.
         peaks = ranked.peaks[same]
         before = np.concatenate([[math.inf], np.minimum.accumulate(peaks)[:-1]])
         for index in same[peaks < before].tolist():
             point = (float(ranked.seconds[index]), float(ranked.peaks[index]))
-            if not any(seconds <= point[0] and peak <= point[1] for seconds, peak in kept):
+            if not any(seconds <= point[0] and peak <= point[1] for seconds, peak in fewer):
                 kept.append(point)
                 front.append(index)
     front.sort(key=lambda index: (float(ranked.seconds[index]), float(ranked.peaks[index]), index))

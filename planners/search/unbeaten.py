@@ -21,11 +21,12 @@ from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import TIGHT, least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.best import best_of
-from plimsoll.planners.search.pool import Pool, evaluated, in_chunks, known_steps, none_of, timed
+from plimsoll.planners.search.pool import LAYOUTS_WORTH_A_CALL, Pool, evaluated, in_chunks, known_steps, none_of, timed
 from plimsoll.planners.search.ranking import complexity
 
-# Of more than so many, those are given memory first whose least is below this many times that of all faster ones.
-LAYOUTS_AT_ONCE, SLACK = 256, 1.1
+# Of more than so many while nothing is known, and of very many later, those are given memory first whose least is below
+# this many times that of all faster ones.
+LAYOUTS_AT_FIRST, SLACK = 256, 1.1
 LEAST_BYTES = "least_bytes"
 NO_CELLS: dict[str, np.ndarray] = {
     **dict.fromkeys(("cell", "gpus"), np.zeros(0, dtype=np.int64)),
@@ -93,7 +94,7 @@ def unbeaten(some: Bounded, question: TrainingQuestion, known: Sequence[Pool], s
         index = np.flatnonzero(left & _could_count(some, question, (*known, *found)))
         if not index.size:
             break
-        if index.size > LAYOUTS_AT_ONCE:
+        if index.size > (LAYOUTS_WORTH_A_CALL if known or found else LAYOUTS_AT_FIRST):
             index = _likely(some, index)
         left[index] = False
         pools = (evaluated(part, some.job, question.hardware, should_stop) for part in some.of_parts(index))

@@ -7,6 +7,8 @@ arXiv:2006.16668; Rajbhandari et al. 2022, DeepSpeed-MoE, arXiv:2201.05596).
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from plimsoll.planners.architecture import Part
@@ -20,6 +22,8 @@ from plimsoll.planners.timing.traffic import recomputed_share
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 FORWARD_EXCHANGES = 2
+# Kinds of layers of some hundred models.
+MOST_KEPT_PARTS = 4096
 
 
 def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
@@ -117,10 +121,12 @@ def mixture_layers(job: Job) -> int:
     return sum(part.block.repeats for part in job.layers if has_experts(part))
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
 def has_experts(part: BlockWeights) -> bool:
     """Return whether a layer has experts to choose from."""
     return any(weight.experts > 1 for weight in part.block.weights)
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_PARTS)
 def _has_shared_expert(part: BlockWeights) -> bool:
     return any(weight.part is Part.SHARED_EXPERT for weight in part.block.weights)

@@ -120,7 +120,7 @@ def obey(layouts: Candidates, job: Job, among: BoolArray | None = None, rules: S
     for rule in rules:
         broken = rule.broken(layouts, job)
         # What all obey need not be spread over the axes it depends on.
-        if broken is NOWHERE or not broken.any():
+        if broken is NOWHERE or not np.count_nonzero(broken):
             continue
         excluded[rule.name] = counted(allowed & broken, shape)
         allowed = allowed & ~broken

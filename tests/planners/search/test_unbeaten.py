@@ -41,7 +41,8 @@ def told(pool, index):
 @pytest.mark.parametrize("layouts_at_once", [1, 3072])
 @pytest.mark.parametrize(("framework", "changes"), ASKED)
 def test_the_best_and_the_front_are_those_of_all(framework, changes, layouts_at_once, monkeypatch):
-    monkeypatch.setattr(unbeaten, "LAYOUTS_AT_ONCE", layouts_at_once)
+    monkeypatch.setattr(unbeaten, "LAYOUTS_AT_FIRST", layouts_at_once)
+    monkeypatch.setattr(unbeaten, "LAYOUTS_WORTH_A_CALL", layouts_at_once)
     asked = question(framework=framework, **changes)
     job = training_job(asked, load_profile(framework))
     grid = allowed_grid(asked, job)
