@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from plimsoll.planners.layouts import grid as grids
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL
 from plimsoll.planners.layouts.grid import FEW_CELLS, Cells, counted
 from plimsoll.planners.search.axes import candidate_grid
@@ -44,7 +45,9 @@ def test_some_bases_are_the_same_layouts_as_those_cells_of_the_whole():
     assert some.take(cell + 1).tensor_parallel == whole.take(cell + 1).tensor_parallel
 
 
-def test_what_is_known_of_layouts_stays_with_those_that_are_left():
+def test_what_is_known_of_layouts_stays_with_those_that_are_left(monkeypatch):
+    # However few are left out.
+    monkeypatch.setattr(grids, "FEW_CELLS", 0)
     whole = grid()
     degrees = np.broadcast_to(whole.layouts.tensor_parallel, whole.shape)
     known = replace(whole, distinct=whole.distinct & (degrees == 2), known={"degree": whole.layouts.tensor_parallel})
