@@ -1,8 +1,9 @@
-import asyncio
 import os
+import socketserver
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -30,28 +31,23 @@ def test_a_row_has_the_highest_rate_and_the_least_processor_time_as_shares_of_th
 @contextmanager
 def answering(*pieces: bytes) -> Iterator[int]:
     """Yield the port of a server that answers each request with the pieces, one after the other."""
-    loop = asyncio.new_event_loop()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(1_000):
-            for piece in pieces:
-                writer.write(piece)
-                await asyncio.sleep(0.001)
-        writer.close()
+    class Answers(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(ConnectionError):
+                while self.request.recv(1_000):
+                    for piece in pieces:
+                        self.request.sendall(piece)
+                        time.sleep(0.001)
 
-    server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_an_answer_in_pieces_is_one_answer():

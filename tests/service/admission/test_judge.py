@@ -720,16 +720,24 @@ async def test_an_update_of_each_kind_that_changes_its_command_is_judged(judge, 
 
 
 @pytest.mark.parametrize(
-    ("image", "command", "way_out"),
+    ("image", "command", "model", "way_out"),
     [
-        # Two GPUs hold gpt-oss-120b's cache by attention's data parallelism, which vLLM calls so where experts are
-        # parallel; SGLang divides its tensor ranks for it, and the number of GPUs alone is told.
-        ("vllm/vllm-openai:v0.19.0", "vllm serve", "2 GPUs and --data-parallel-size 2 and --enable-expert-parallel"),
-        ("lmsysorg/sglang:v0.5.6", "python3 -m sglang.launch_server --model-path", "2 GPUs."),
+        # Each of two tensor ranks would keep all of the latents that Kimi-Linear caches: its attention is parallel over
+        # data. SGLang divides its tensor ranks for that, and the number of GPUs alone is told.
+        (
+            "vllm/vllm-openai:v0.19.0",
+            "vllm serve",
+            "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+            "2 GPUs and --data-parallel-size 2",
+        ),
+        ("vllm/vllm-openai:v0.19.0", "vllm serve", "openai/gpt-oss-120b", "2 GPUs and --tensor-parallel-size 2"),
+        ("lmsysorg/sglang:v0.5.6", "python3 -m sglang.launch_server --model-path", "openai/gpt-oss-120b", "2 GPUs."),
     ],
 )
-async def test_the_degrees_of_a_way_out_are_told_where_the_command_has_options_for_them(judge, image, command, way_out):
-    container = a_container(image=image, command=[*command.split(), "openai/gpt-oss-120b"])
+async def test_the_degrees_of_a_way_out_are_told_where_the_command_has_options_for_them(
+    judge, image, command, model, way_out
+):
+    container = a_container(image=image, command=[*command.split(), model])
     answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
     assert way_out in " ".join((answer.message, *answer.warnings))
 
