@@ -201,6 +201,8 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         engine=ENGINES[row["engine"]],
         engine_version=_release(row),
         max_model_len=sequence,
+        input_tokens=int(row["isl"]),
+        output_tokens=int(row["osl"]),
     )
     settings = resolve_settings(question)
     stages = replica_stages(spec, settings.weights, degrees, engine=ENGINES["vllm"])
