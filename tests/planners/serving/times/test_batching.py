@@ -157,6 +157,17 @@ def test_what_clients_in_a_closed_loop_get_can_also_come_at_random(part):
     assert deployment().at_rate(part * deployment().at(64).requests_per_second) is not None
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(1000, 300), (4000, 100), (100, 2000)])
+@pytest.mark.parametrize("places", [64, 342])
+def test_requests_at_random_outrun_a_replica_where_clients_get_no_more_of_it(inputs, outputs, places):
+    # Its prompts and steps take the engine as long either way.
+    traffic = Traffic(input_tokens=inputs, output_tokens=outputs)
+    replica = Deployment(work=WORK, places=places, replicas=1, traffic=traffic)
+    most = replica.at(places).requests_per_second
+    assert replica.at_rate(0.97 * most) is not None
+    assert replica.at_rate(1.03 * most) is None
+
+
 def test_a_cached_prefix_brings_the_first_token_forward():
     cached = Traffic(input_tokens=1024, output_tokens=512, cached_fraction=0.9)
     assert pace_of(WORK, cached).first_token_seconds(8) < pace_of(WORK, TRAFFIC).first_token_seconds(8)
