@@ -7,7 +7,7 @@ A tensor is sent whole if a rank has enough of it. Source: Megatron-Core 0.16.1,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from plimsoll.planners.jobs.offload_modules import (
 )
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
-from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.module_sets import by_module_set, module_sets
 from plimsoll.planners.memory.activations import RESIDUAL
 from plimsoll.planners.memory.rank_share import RankShare
 from plimsoll.planners.memory.sequence_first import copied_output_bytes
@@ -74,19 +74,14 @@ def sent_parts(block: Block, share: RankShare, job: Job) -> SentParts:
     """Return what a layer sends where activations are offloaded part by part, nothing where they are not."""
     if not share.layouts.activation_offload.any():
         return NOTHING_SENT
-    first, *others = _module_sets(share)
-    parts = _sent_beside(first, block, share, job)
-    for number in others:
-        own, chosen = _sent_beside(number, block, share, job), share.layouts.module_set == number
-        parts = SentParts(
-            **{name: np.where(chosen, getattr(own, name), getattr(parts, name)) for name in SentParts.__slots__}
-        )
-    return parts
+    parts = {number: _sent_beside(number, block, share, job) for number in module_sets(share.layouts)}
+    if len(parts) == 1:
+        return next(iter(parts.values()))
 
+    def of(name: str) -> FloatArray:
+        return by_module_set(share.layouts, lambda number: getattr(parts[number], name))
 
-def _module_sets(share: RankShare) -> list[int]:
-    chosen = share.layouts.module_set
-    return [chosen.item()] if chosen.size == 1 else list(distinct(chosen)[0].tolist())
+    return SentParts(**{each.name: of(each.name) for each in fields(SentParts)})
 
 
 def _sent_beside(module_set: int, block: Block, share: RankShare, job: Job) -> SentParts:
@@ -115,12 +110,9 @@ def _sent_beside(module_set: int, block: Block, share: RankShare, job: Job) -> S
 
 def sent_bytes(block: Block, share: RankShare, job: Job) -> FloatArray:
     """Return all that a layer sends of a micro-batch where its activations are offloaded part by part."""
-    first, *others = _module_sets(share)
-    sent = _OfRank(share, job, first).total(block, lambda each: each.times)
-    for number in others:
-        own = _OfRank(share, job, number).total(block, lambda each: each.times)
-        sent = np.where(share.layouts.module_set == number, own, sent)
-    return sent
+    return by_module_set(
+        share.layouts, lambda number: _OfRank(share, job, number).total(block, lambda each: each.times)
+    )
 
 
 class _OfRank:

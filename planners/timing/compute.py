@@ -25,6 +25,7 @@ from plimsoll.planners.jobs.recompute_modules import again
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
+from plimsoll.planners.layouts.module_sets import by_module_set
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.fusion import saved_bytes
 from plimsoll.planners.timing.recurrent import chunked_flops
@@ -90,12 +91,7 @@ def selective_recompute_seconds(
             return _of_modules(part.block, modules, experts, clock, job)
         return _by_policy(part, own, experts, clock, job)
 
-    chosen = layouts.module_set
-    first, *others = [chosen.item()] if chosen.size == 1 else distinct(chosen)[0].tolist()
-    result = of_set(first)
-    for number in others:
-        result = np.where(chosen == number, of_set(number), result)
-    return result
+    return by_module_set(layouts, of_set)
 
 
 def _by_policy(part: BlockWeights, own: LayerSeconds, experts: int, clock: _Clock, job: Job) -> FloatArray:
