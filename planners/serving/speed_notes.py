@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.serving.releases.profile import EngineProfile
@@ -35,7 +36,7 @@ def speed_notes(profile: EngineProfile, gpu: Gpu, work: ReplicaWork) -> Iterator
         yield from _other_cards(gpu, work)
     others = sorted({OPERATOR_WORDS.get(each.operator, each.operator) for each in work.evidence if _stands_in(each)})
     if others:
-        yield f"No kernel of {profile.title}'s own was measured for {_listed(others)}: another engine's stands in."
+        yield f"No kernel of {profile.title}'s own was measured for {listed(others)}: another engine's stands in."
 
 
 def _stands_in(evidence: Evidence) -> bool:
@@ -46,7 +47,7 @@ def _other_cards(gpu: Gpu, work: ReplicaWork) -> Iterator[str]:
     cards = sorted({each.card for each in work.evidence if not each.is_own_card})
     if cards:
         yield (
-            f"Of {gpu.id} no such times are known: those of {_listed(cards)} are scaled by the cards' published rates, "
+            f"Of {gpu.id} no such times are known: those of {listed(cards)} are scaled by the cards' published rates, "
             f"and the error bands are {CARD_SPREAD:g} times as wide."
         )
     if not work.is_measured:
@@ -63,8 +64,4 @@ def _cards(work: ReplicaWork) -> str:
         if each.engine != OWN_LIBRARY:
             release = f"{read_table(each.engine)['title']} {each.release}"
             by_card.setdefault(each.card, {})[release] = None
-    return "; ".join(f"{_listed(list(releases))} on {card}" for card, releases in by_card.items())
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return "; ".join(f"{listed(list(releases))} on {card}" for card, releases in by_card.items())

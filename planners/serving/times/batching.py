@@ -73,7 +73,7 @@ class Deployment:
         prompt = pace.prompt_seconds
         if rate * prompt >= 1:
             return None
-        token = pace.token_seconds(running) * _stretched(pace, traffic, running)
+        token = _open_token_seconds(pace, traffic, running)
         # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
         first = pace.first_token_seconds(1)
         service = first + (traffic.output_tokens - 1) * token
@@ -91,7 +91,7 @@ class Deployment:
             requests_per_second=requests_per_second,
             running=running * self.replicas,
             ttft_p99_seconds=first + waits,
-            tpot_p99_seconds=pace.token_seconds(max(1.0, crowded)) * _stretched(pace, traffic, crowded),
+            tpot_p99_seconds=_open_token_seconds(pace, traffic, crowded),
         )
 
     def point(self, concurrency: int) -> CurvePoint:
@@ -133,11 +133,14 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, re
     )
 
 
-def _stretched(pace: Pace, traffic: Traffic, running: float) -> float:
-    """Return how many times as long as by themselves steps take that make room for all running requests' prompts."""
-    decoding = (traffic.output_tokens - 1) * pace.token_seconds(max(1.0, running))
-    engine = pace.engine_seconds(max(1.0, running), traffic.output_tokens) - pace.first_token_seconds(1)
-    return max(1.0, engine / decoding) if decoding else 1.0
+def _open_token_seconds(pace: Pace, traffic: Traffic, running: float) -> float:
+    """Return the time between tokens at random arrivals, never too short for the running requests' prompts."""
+    running, following = max(1.0, running), traffic.output_tokens - 1
+    token = pace.token_seconds(running)
+    if not following:
+        return token
+    engine = pace.engine_seconds(running, traffic.output_tokens) - pace.first_token_seconds(1)
+    return max(token, engine / following)
 
 
 def _running_at(pace: Pace, traffic: Traffic, rate: float, places: int) -> float | None:
@@ -146,8 +149,7 @@ def _running_at(pace: Pace, traffic: Traffic, rate: float, places: int) -> float
     first = pace.first_token_seconds(1)
 
     def needed(running: float) -> float:
-        token = pace.token_seconds(max(1.0, running)) * _stretched(pace, traffic, running)
-        return rate * (first + (traffic.output_tokens - 1) * token)
+        return rate * (first + (traffic.output_tokens - 1) * _open_token_seconds(pace, traffic, running))
 
     low, high = 0.0, float(places)
     if needed(high) >= high:
