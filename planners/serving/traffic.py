@@ -14,6 +14,9 @@ from plimsoll.planners.questions import LengthDistribution
 PERCENTILES = (0.5, 0.9, 0.99)
 # Lengths a distribution is stood for by, each for an equal part of the requests.
 SAMPLES = 8
+# The longest request beside the highest percentile that is given, at most, and halvings in which an end is found.
+LONGEST_FACTOR = 64.0
+HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,13 @@ def sample_tokens(distribution: LengthDistribution, pointer: str) -> tuple[int, 
         points = _histogram_points(distribution, pointer)
     else:
         points = _percentile_points(distribution, pointer)
-    parts = ((index + 0.5) / SAMPLES for index in range(SAMPLES))
-    return tuple(max(1, round(_length_at(points, part))) for part in parts)
+        if distribution.mean is not None and points[0][0] > 0:
+            points = _with_mean(points, distribution.mean, pointer)
+    return tuple(max(1, round(length)) for length in _lengths_of(points))
+
+
+def _lengths_of(points: Sequence[tuple[float, float]]) -> list[float]:
+    return [_length_at(points, (index + 0.5) / SAMPLES) for index in range(SAMPLES)]
 
 
 def _histogram_points(distribution: LengthDistribution, pointer: str) -> list[tuple[float, float]]:
@@ -94,6 +102,30 @@ def _percentile_points(distribution: LengthDistribution, pointer: str) -> list[t
     if lengths != sorted(lengths):
         raise InvalidQuestion("Percentiles rise: p50, p90, p99.", pointer=pointer)
     return points
+
+
+def _with_mean(points: Sequence[tuple[float, float]], mean: float, pointer: str) -> list[tuple[float, float]]:
+    """Return the points with an end such that their samples have the mean: the shortest length, or the longest.
+
+    Lengths below the lowest percentile rise from the shortest to it, those above the highest from it to the longest.
+    """
+
+    def off(end: float, part: float) -> float:
+        return sum(_lengths_of(sorted([*points, (part, end)]))) / SAMPLES - mean
+
+    lowest, highest = points[0][1], points[-1][1]
+    is_longer = off(lowest, 0.0) < 0
+    part, low, high = (1.0, highest, highest * LONGEST_FACTOR) if is_longer else (0.0, 1.0, lowest)
+    if off(low, part) > 0 or off(high, part) < 0:
+        raise InvalidQuestion(
+            f"A mean of {mean:,.0f} tokens does not go with these percentiles, with which it lies between "
+            f"{off(1.0, 0.0) + mean:,.0f} and {off(highest * LONGEST_FACTOR, 1.0) + mean:,.0f}: leave out one of them.",
+            pointer=f"{pointer}/mean",
+        )
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if off(middle, part) < 0 else (low, middle)
+    return sorted([*points, (part, high)])
 
 
 def _length_at(points: Sequence[tuple[float, float]], part: float) -> float:

@@ -42,6 +42,30 @@ def test_percentiles_are_met_and_their_ends_are_flat():
 
 
 @pytest.mark.parametrize(
+    "distribution",
+    [
+        LengthDistribution(mean=1000, p90=3000),
+        LengthDistribution(mean=1000, p50=600),
+        LengthDistribution(mean=1000, p50=600, p90=3000),
+        LengthDistribution(mean=1000, p90=3000, p99=8000),
+    ],
+)
+def test_a_mean_beside_percentiles_is_kept(distribution):
+    lengths = sample_tokens(distribution, "/x")
+    assert sum(lengths) / SAMPLES == pytest.approx(1000, rel=0.001)
+    # Of eight samples the eighth is beyond the 90th percentile, the fifth just above the median.
+    assert distribution.p90 is None or lengths[6] <= distribution.p90 <= lengths[7] + 1
+    assert distribution.p50 is None or lengths[3] <= distribution.p50 <= lengths[4]
+
+
+def test_a_mean_that_no_lengths_of_these_percentiles_have_is_refused():
+    # Half the requests have at least 1,000 tokens.
+    with pytest.raises(InvalidQuestion, match="leave out one of them") as caught:
+        sample_tokens(LengthDistribution(mean=100, p50=1000), "/x")
+    assert caught.value.pointer == "/x/mean"
+
+
+@pytest.mark.parametrize(
     ("distribution", "pointer"),
     [
         (LengthDistribution(), "/x"),
