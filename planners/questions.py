@@ -321,7 +321,8 @@ class AllowedChoices:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingQuestion:
     """A deployment to size. `concurrency` is for the whole deployment, closed loop;
-    `requests_per_second` come to it at random.
+    `requests_per_second` come to it at random. With `burst_seconds` the `concurrency` requests
+    come all at once, again every so many seconds.
 
     Engine settings left None take that engine version's own defaults on that GPU.
     `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
@@ -341,6 +342,7 @@ class ServingQuestion:
     output_length: LengthDistribution | None = None
     concurrency: int | None = asked(CONCURRENCY)
     requests_per_second: float | None = asked(REQUESTS_PER_SECOND)
+    burst_seconds: float | None = asked(SECONDS)
     prefix_cache_hit_rate: float = asked(FRACTION, 0.0)
     speculative: Speculation | None = None
     disaggregated: Disaggregation | None = None

@@ -139,12 +139,50 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """The mean of some seconds, and what 50, 90, 95 and 99 of 100 requests do not exceed."""
+
+    mean_seconds: float
+    p50_seconds: float
+    p90_seconds: float
+    p95_seconds: float
+    p99_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedLoad:
+    """What requests see under a load, simulated step by step as the engine's scheduler fills its steps.
+
+    `arrivals` is closed_loop, random or bursts. Of all `requests` of one replica `counted_requests` are told about:
+    all of bursts, else without warm-up and drain. Rates are the whole deployment's. `gave_way_fraction` of the requests
+    were sent back to the queue, and their tokens computed again are `recomputed_tokens_fraction` of all prompts'. The
+    cache fractions are over the engine's busy time. `burst_clears_seconds` pass from a burst to its last answer; of
+    bursts that come before that the ones counted meet the others.
+    """
+
+    arrivals: str
+    requests: int
+    counted_requests: int
+    ttft: Quantiles
+    tpot: Quantiles
+    request: Quantiles
+    requests_per_second: float
+    output_tokens_per_second: float
+    gave_way_fraction: float
+    recomputed_tokens_fraction: float
+    cache_mean_fraction: float
+    cache_peak_fraction: float
+    burst_clears_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Performance:
     """Mean latencies and the deployment's throughput at the asked concurrency.
 
     Nine of ten measured deployments of models that the fit had not seen lay between
     the low and the high end. The 99th percentiles stand where a request rate was
-    asked for; `concurrency` is then the mean of what runs.
+    asked for; `concurrency` is then the mean of what runs. `simulated` is what requests
+    see one by one under the asked load, None where no load was asked for.
     """
 
     ttft_seconds: float
@@ -159,6 +197,7 @@ class Performance:
     tpot_p99_seconds: float | None
     concurrency: int
     curve: tuple[CurvePoint, ...]
+    simulated: SimulatedLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

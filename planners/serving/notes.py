@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.figures import counted, duration, figure
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.learned import Learned, Ranks
 from plimsoll.planners.questions import ServingQuestion
@@ -21,13 +21,31 @@ ON_LOADING, PLAIN_WEIGHTS = "fp8", "bf16"
 # bitsandbytes unpacks it by kernels of its own.
 UNMEASURED_FORMAT = "nf4"
 RATE_NOTE = (
-    "Requests arrive at random (Poisson). Prompts queue for each other as in M/D/1 and for a free place as in M/M/c; "
-    "the 99th percentiles include both waits."
+    "Requests arrive at random (Poisson). Prompts queue for each other as in M/D/1; how many requests run at once, and "
+    "the wait for a place, are those of a server whose rate grows with the requests as the replicas' does. The 99th "
+    "percentiles include both waits."
 )
-OUTRUN_NOTE = "Requests arrive faster than the replicas can answer: performance is what full replicas deliver."
+OUTRUN_NOTE = (
+    "Requests arrive faster than the replicas can answer, and wait ever longer: performance is what full replicas "
+    "deliver, and performance.simulated is null."
+)
 POOLS_NOTE = (
     "Prefill and decode replicas have the same layout; a prompt's cache is sent once, at the link's full rate. No "
-    "measured run of such a deployment was fitted: the error bands are those of replicas that do both."
+    "measured run of such a deployment was fitted: the error bands are those of replicas that do both. Single requests "
+    "are not simulated."
+)
+SIMULATED_NOTE = (
+    "performance.simulated follows single requests through {title}'s scheduler at the asked load; clients of a closed "
+    "loop begin evenly within the time of one answer, and requests at its beginning and end are not counted."
+)
+BURST_NOTE = (
+    "Bursts: times and throughput are those of performance.simulated, in which three bursts count; a burst is answered "
+    "to the last after {clears}. The curve is of as many clients that each send their next request as the last is "
+    "answered."
+)
+SINGLE_NOTE = (
+    "Answers of one token have no time between tokens: tpot_seconds is what a second one would take, and no service "
+    "level is missed by it."
 )
 DRAFT_NOTE = (
     "The drafter is assumed to be one layer of the model's size (multi-token prediction, EAGLE); its weights and cache "
@@ -85,6 +103,13 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     yield from settings.assumptions
     if settings.requests_per_second is not None:
         yield RATE_NOTE if best.meets_concurrency else OUTRUN_NOTE
+    has_load = settings.requests_per_second is not None or settings.concurrency is not None
+    if has_load and best.state is not None and question.disaggregated is None and not best.is_outrun:
+        yield SIMULATED_NOTE.format(title=settings.profile.title)
+    if best.load is not None and best.load.burst_clears_seconds is not None:
+        yield BURST_NOTE.format(clears=duration(best.load.burst_clears_seconds))
+    if settings.output_tokens == 1 and best.state is not None:
+        yield SINGLE_NOTE
     if settings.traffic.draft_tokens:
         yield DRAFT_NOTE
     if settings.traffic.cached_fraction:
@@ -101,6 +126,12 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
         f"{figure(best.replica.utilization_fraction)}, block_size {settings.block_size}, max_num_batched_tokens "
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
+    if settings.most_running < min(settings.max_num_seqs, best.replica.kv.requests_held):
+        yield (
+            f"{settings.profile.title} computes prompts whole: with max_num_batched_tokens "
+            f"{settings.max_num_batched_tokens} a prompt of {settings.traffic.prefill_tokens} tokens starts only while "
+            f"fewer than {counted(settings.most_running, 'request')} run, so no more run at once."
+        )
     yield from _engine_notes(question, settings, best)
     yield from _model_notes(question, settings, best)
     yield from best.replica.cache.notes(settings.profile)

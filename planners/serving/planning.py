@@ -22,6 +22,7 @@ from plimsoll.planners.serving.answer import (
     ServingFleetEntry,
     ServingLayout,
     ServingPlan,
+    SimulatedLoad,
 )
 from plimsoll.planners.serving.notes import serving_notes
 from plimsoll.planners.serving.releases.cards import activations_format
@@ -31,6 +32,7 @@ from plimsoll.planners.serving.search.search import Found, search_fleet, search_
 from plimsoll.planners.serving.sentences import serving_summary
 from plimsoll.planners.serving.settings.lengths import stated_scaling
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
+from plimsoll.planners.serving.simulated_load import simulated_replica
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
 MOST_ALTERNATIVES = 5
@@ -204,7 +206,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate, derive
         kv=derived.part(
             "plan.kv.longest_context_tokens", lambda: _kv(question, settings, best), otherwise=best.replica.kv
         ),
-        performance=_performance(best),
+        performance=_performance(best, derived),
         cost_usd_per_million_output_tokens=best.usd_per_million_tokens,
         learned=settings.learned,
     )
@@ -230,7 +232,7 @@ def _layout(candidate: Candidate) -> ServingLayout:
     )
 
 
-def _performance(best: Candidate) -> Performance | None:
+def _performance(best: Candidate, derived: Derived) -> Performance | None:
     if best.state is None or best.deployment is None:
         return None
     first_band, token_band = best.deployment.work.first_token_band, best.deployment.work.token_band
@@ -248,7 +250,24 @@ def _performance(best: Candidate) -> Performance | None:
         tpot_p99_seconds=best.state.tpot_p99_seconds,
         concurrency=best.concurrency,
         curve=best.deployment.curve(),
+        simulated=derived.part("plan.performance.simulated", lambda: _simulated(best), otherwise=None),
     )
+
+
+def _simulated(best: Candidate) -> SimulatedLoad | None:
+    """Return what requests see one by one under the asked load.
+
+    None where no load was asked, where requests outrun the replicas, and where prefill has replicas of its own.
+    """
+    settings, deployment = best.settings, best.deployment
+    if best.load is not None or deployment is None or isinstance(deployment, DisaggregatedDeployment):
+        return best.load
+    replica = simulated_replica(best.question, settings, best.replica, best.replicas, deployment.pace)
+    if settings.requests_per_second is not None:
+        if best.state is None or best.is_outrun:
+            return None
+        return replica.at_rate(settings.requests_per_second, best.state.running)
+    return None if settings.concurrency is None else replica.closed_loop(settings.concurrency)
 
 
 def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool) -> ServingAlternative:

@@ -118,7 +118,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         share_bytes=budgets[binding].requested_bytes,
         held_bytes=budgets[binding].held_bytes,
         least_blocks=low.blocks,
-        places=min(requests, settings.max_num_seqs) * ranks,
+        places=min(requests, settings.most_running) * ranks,
         stages=stages,
         cache=cache,
         pools=pools,

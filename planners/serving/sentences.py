@@ -8,7 +8,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees
-from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.search.candidates import Candidate, latency_limits
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
@@ -25,9 +25,9 @@ def serving_summary(question: ServingQuestion, settings: Settings, best: Candida
         return f"{name} does not fit on {where}: {_obstacle(settings, best)}"
     if best.state is None:
         return f"{name} fits on {where}. {_cache(settings, best)}"
+    each = "" if settings.output_tokens == 1 else f"{duration(best.state.tpot_seconds)} per token, "
     speed = (
-        f"{duration(best.state.ttft_seconds)} to the first token, {duration(best.state.tpot_seconds)} per token, "
-        f"{best.output_tokens_per_second:,.0f} tokens/s"
+        f"{duration(best.state.ttft_seconds)} to the first token, {each}{best.output_tokens_per_second:,.0f} tokens/s"
     )
     if not best.is_satisfying:
         told = f"{name} fits on {where}, but misses what was asked: {'; '.join(misses(best))}."
@@ -40,24 +40,28 @@ def _load(settings: Settings, best: Candidate) -> str:
     rate = settings.requests_per_second
     if rate is not None and not best.is_outrun:
         return f"{figure(rate)} requests per second"
+    if best.question.burst_seconds is not None:
+        return f"bursts of {counted(best.concurrency, 'request')}, one every {duration(best.question.burst_seconds)}"
     return counted(best.concurrency, "request") + " at once"
 
 
 def misses(best: Candidate) -> list[str]:
     """Return what was asked and is not kept, each with both numbers."""
-    missed, slo, state, settings = [], best.question.slo, best.state, best.settings
+    missed, state, settings = [], best.state, best.settings
     running = 0 if best.deployment is None else best.deployment.most_running
     if best.is_outrun and settings.requests_per_second is not None and state is not None:
         answered, asked = _told_apart(state.requests_per_second, settings.requests_per_second, figure)
         missed.append(f"it answers {answered} of {asked} requests per second")
+    elif best.load is not None and best.meets_concurrency is False and best.load.burst_clears_seconds is not None:
+        missed.append(
+            f"a burst is answered after {duration(best.load.burst_clears_seconds)}, and ever later as more come"
+        )
     elif best.meets_concurrency is False:
         missed.append(f"{running:,} of {best.concurrency:,} requests run at once and the others wait")
-    if slo is None or state is None:
+    if state is None:
         return missed
-    for seconds, limit, what in (
-        (state.ttft_seconds, slo.ttft_seconds, "to the first token"),
-        (state.tpot_seconds, slo.tpot_seconds, "per token"),
-    ):
+    latencies = ((state.ttft_seconds, "to the first token"), (state.tpot_seconds, "per token"))
+    for (seconds, what), limit in zip(latencies, latency_limits(best.question), strict=True):
         if limit is not None and seconds > limit:
             taken, asked = _told_apart(seconds, limit, duration)
             missed.append(f"it takes {taken} {what}, and {asked} was asked")

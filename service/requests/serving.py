@@ -187,6 +187,11 @@ class ServingPart(Wire):
     max_num_seqs: SequenceLimits | None = Field(default=None, description=CHOICE_NOTE)
     slo: ServiceLevelPart | None = None
     requests_per_second: RequestsPerSecond | None = None
+    burst_seconds: Seconds | None = Field(
+        default=None,
+        description="The `concurrency` requests come all at once, again every so many seconds. If omitted: each client "
+        "sends its next request as the last is answered.",
+    )
     input_length: LengthDistribution | None = None
     output_length: LengthDistribution | None = None
     prefix_cache_hit_rate: Fraction | None = None

@@ -34,6 +34,7 @@ SERVING = (
     Shown(name="output_tokens", kind=int, words="Tokens of an answer."),
     Shown(name="concurrency", kind=int, words="Requests at once, over the whole deployment."),
     Shown(name="requests_per_second", kind=float, words="Requests that arrive each second."),
+    Shown(name="burst_seconds", kind=float, words="Seconds from one burst of `concurrency` requests to the next."),
     Shown(name="prefix_cache_hit_rate", kind=float, words="The part of prompts that is cached, 0 to 1."),
     Shown(name="gpu_memory_utilization", kind=float, words="The engine's own setting.", label="GPU memory utilization"),
     Shown(name="block_size", kind=int, words="Tokens of a cache block.", label="Block size, tokens"),

@@ -130,6 +130,8 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     ]
     if performance is not None:
         sections.append(titled("Speed of the deployment", _latency(performance), "", _curve(performance)))
+        if performance.get("simulated") is not None:
+            sections.append(titled("Requests one by one", _simulated(performance["simulated"])))
     return [*sections, _serving_alternatives(body)]
 
 
@@ -245,6 +247,15 @@ def _latency(performance: Mapping[str, Any]) -> str:
         tail = performance[f"{name}_p99_seconds"]
         facts.append((f"{label}, 99 of 100", None if tail is None else f"within {seconds_text(tail)}"))
     return pairs(facts)
+
+
+def _simulated(load: Mapping[str, Any]) -> str:
+    """Return what single requests of a simulated load see: half of them, 95 and 99 of 100."""
+    rows = [
+        (label, *(seconds_text(load[name][f"{part}_seconds"]) for part in ("p50", "p95", "p99")))
+        for label, name in (("first token", "ttft"), ("per token", "tpot"), ("whole answer", "request"))
+    ]
+    return table(("simulated requests", "50 of 100 within", "95", "99"), rows)
 
 
 def _curve(performance: Mapping[str, Any]) -> str:

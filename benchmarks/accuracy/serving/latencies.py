@@ -17,7 +17,7 @@ from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees, has_experts
 from plimsoll.planners.serving.releases.profile import engine_profile
-from plimsoll.planners.serving.replica import plan_replica
+from plimsoll.planners.serving.replica import Replica, plan_replica
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 from plimsoll.planners.serving.times.replica_work import ReplicaWork, replica_work
 from plimsoll.planners.serving.traffic import Traffic
@@ -55,8 +55,8 @@ CLIENTS = re.compile(r"_c(\d+)_")
 class LatencyCase:
     """One measurement; `family` groups the sizes and versions of one model that are left out together.
 
-    `source` is the campaign that measured it. `deployment` names everything but the load. `places` is how many
-    requests are planned to run at once, None where the cache is not described.
+    `source` is the campaign that measured it. `deployment` names everything but the load. `replica` is what is planned
+    of its memory, None where the cache is not described, and `places` how many requests are planned to run at once.
     """
 
     engine: str
@@ -65,11 +65,18 @@ class LatencyCase:
     source: str
     deployment: str
     work: ReplicaWork
-    places: int | None
+    question: ServingQuestion
+    settings: Settings
+    replica: Replica | None
     batch: float
     traffic: Traffic
     token_seconds: float
     first_token_seconds: float | None
+
+    @property
+    def places(self) -> int | None:
+        """Return how many requests are planned to run at once."""
+        return None if self.replica is None else self.replica.places
 
     @property
     def request_seconds(self) -> float:
@@ -171,10 +178,10 @@ def _prompts_seconds(case: LatencyCase) -> float:
     return requests * case.work.prompt_pass_seconds(case.traffic.input_tokens)
 
 
-def _places(question: ServingQuestion, settings: Settings, degrees: Degrees) -> int | None:
-    """Return how many requests run at once, None where an engine's cache for the model is not described."""
+def _replica(question: ServingQuestion, settings: Settings, degrees: Degrees) -> Replica | None:
+    """Return what is planned of a replica, None where an engine's cache for the model is not described."""
     try:
-        return plan_replica(question, settings, degrees).places
+        return plan_replica(question, settings, degrees)
     except NotYetAvailable:
         return None
 
@@ -213,7 +220,9 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         source="sweep" if SWEEP_ID.search(_id(row)) else "NVIDIA",
         deployment="|".join(row[name] for name in DEPLOYMENT),
         work=replica_work(spec, settings, hardware, stages, degrees, has_scale_blocks=question.scale_block is not None),
-        places=_places(question, settings, degrees),
+        question=question,
+        settings=settings,
+        replica=_replica(question, settings, degrees),
         batch=float(row["clients"]),
         traffic=Traffic(input_tokens=int(row["isl"]), output_tokens=int(row["osl"])),
         token_seconds=float(row["tpot_ms"]) / MILLISECONDS,

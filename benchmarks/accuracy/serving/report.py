@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.serving.calibrated import calibrated_lines
 from benchmarks.accuracy.serving.cards_left_out import cards_left_out_lines
+from benchmarks.accuracy.serving.closed_loops import closed_loop_lines, closed_loops
 from benchmarks.accuracy.serving.fit import (
     STEP_TERMS,
     Floats,
@@ -24,6 +25,7 @@ from benchmarks.accuracy.serving.fit import (
     is_kept_back,
     token_problem,
 )
+from benchmarks.accuracy.serving.floods import flood_lines, floods
 from benchmarks.accuracy.serving.full_load import full_load_lines, full_loads
 from benchmarks.accuracy.serving.latencies import LatencyCase, drafting_cases, latency_cases
 from benchmarks.accuracy.serving.ranking import ranking_lines
@@ -81,6 +83,16 @@ def serving_sections() -> Iterator[Section]:
         name="serving-full-load",
         title="Serving, output tokens per second at full load, TensorRT-LLM 0.17: mean (median) relative error",
         lines=tuple(full_load_lines(full_loads())),
+    )
+    yield Section(
+        name="serving-closed-loops",
+        title="Serving, closed loops simulated request by request, beside the measured means",
+        lines=tuple(closed_loop_lines(tuple(closed_loops(cases)))),
+    )
+    yield Section(
+        name="serving-floods",
+        title="Serving, requests that all come at once, simulated, of no fit's rows",
+        lines=tuple(flood_lines(*floods())),
     )
     yield Section(
         name="serving-calibrated",

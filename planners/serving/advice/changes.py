@@ -17,7 +17,7 @@ from plimsoll.planners.serving.replica import FITS, Replica
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.sentences import replicas_text
 from plimsoll.planners.serving.settings.lengths import longest_positions
-from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 
 # A shorter context is offered in whole steps of this many tokens, as people set it.
 CONTEXT_STEP_TOKENS = 1024
@@ -46,6 +46,7 @@ def changes(best: Candidate, goal: Goal, offered: Collection[str]) -> Iterator[C
     yield from _utilization(best)
     yield from _raised_utilization(best, goal)
     yield from _more_sequences(best, goal)
+    yield from _whole_prompts(best)
     yield from _eight_bits(question, best.settings, offered)
     yield from _shorter(best)
     yield from _fewer_sequences(best)
@@ -100,6 +101,18 @@ def _more_sequences(best: Candidate, goal: Goal) -> Iterator[Change]:
                 reason=f"The cache holds more requests than the {now:,} that the engine runs at once.",
             )
             return
+
+
+def _whole_prompts(best: Candidate) -> Iterator[Change]:
+    """Offer as many tokens of a batch as are planned where none are asked, if those asked keep prompts waiting."""
+    question, settings = best.question, best.settings
+    if settings.most_running < settings.max_num_seqs and question.max_num_batched_tokens is not None:
+        own = resolve_settings(replace(question, max_num_batched_tokens=None)).max_num_batched_tokens
+        yield Change(
+            kind="max_num_batched_tokens",
+            question=replace(question, max_num_batched_tokens=own),
+            reason="A prompt that is never cut starts sooner where a step has room for it beside all running requests.",
+        )
 
 
 def _least(questions: Sequence[ServingQuestion], goal: Goal) -> ServingQuestion | None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from plimsoll.planners.questions import ServiceLevel, ServingQuestion
 from plimsoll.planners.serving.advice.changes import Change
-from plimsoll.planners.serving.search.candidates import Candidate, keeps_slo
+from plimsoll.planners.serving.search.candidates import Candidate, judged, keeps_slo
+from plimsoll.planners.serving.simulated_load import simulated_replica
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
 # Rates and latencies are offered to so many digits, on the side that is kept.
@@ -22,6 +23,9 @@ def relaxations(best: Candidate) -> Iterator[Change]:
     if deployment is None or best.is_satisfying:
         return
     question = best.question
+    if best.load is not None:
+        yield from _less_bursts(best, deployment)
+        return
     less = _less_load(best, deployment, lambda state: question.slo is None or keeps_slo(question, state))
     if less is not None:
         yield Change(
@@ -39,6 +43,37 @@ def relaxations(best: Candidate) -> Iterator[Change]:
             where = "for one request at a time on each replica"
         reason = f"The service level that this deployment keeps {where}."
         yield Change(kind="level", question=replace(held, slo=level), reason=reason)
+
+
+def _less_bursts(best: Candidate, deployment: Deployment) -> Iterator[Change]:
+    """Offer the largest bursts that are answered and keep the service level, and as long between them as one takes."""
+    question, settings = best.question, best.settings
+    low, high = 0, (question.concurrency or 1) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        smaller = judged(
+            replace(question, concurrency=middle),
+            replace(settings, concurrency=middle),
+            best.replica,
+            best.replicas,
+            deployment,
+        )
+        low, high = (middle, high) if smaller.is_satisfying else (low, middle - 1)
+    if low:
+        yield Change(
+            kind="load",
+            question=replace(question, concurrency=low),
+            reason="The largest bursts at which this deployment does what was asked.",
+        )
+    if best.meets_concurrency is False and question.concurrency is not None:
+        alone = simulated_replica(question, settings, best.replica, best.replicas, deployment.pace)
+        clears = alone.at_once(question.concurrency).burst_clears_seconds
+        if clears is not None:
+            yield Change(
+                kind="burst_seconds",
+                question=replace(question, burst_seconds=_rounded(clears, math.ceil)),
+                reason="So far apart each burst is answered before the next one comes.",
+            )
 
 
 def _state(question: ServingQuestion, best: Candidate, deployment: Deployment) -> SteadyState | None:

@@ -20,6 +20,7 @@ SETTINGS = (
     "gpu_memory_utilization",
     "concurrency",
     "requests_per_second",
+    "burst_seconds",
 )
 # Formats of a cache that follow from the weights where a request omits them.
 FOLLOWING = ("fp16", "fp32")

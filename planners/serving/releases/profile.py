@@ -22,6 +22,7 @@ from plimsoll.planners.serving.releases.rules import (
     LatentCaches,
     NonTorchMemory,
     Reserve,
+    Scheduling,
     TokenPoolRules,
     TokensWording,
 )
@@ -55,7 +56,7 @@ class EngineProfile:
     follows start-up logs on `logged_gpu`, None where none were read. A cache in
     nvfp4 `nvfp4_cache_needs_nvlink` where only kernels for Blackwell's cards with NVLink read it.
     `four_bit_weights` is the format of 4 bits in which it commonly serves a model. With `overlaps_host` the host
-    prepares a step while the card is at the one before.
+    prepares a step while the card is at the one before. `scheduling` is how steps are filled.
     """
 
     engine: str
@@ -96,6 +97,7 @@ class EngineProfile:
     sampler_scratch_rows: int
     overlapping_batches: int
     overlaps_host: bool
+    scheduling: Scheduling
     batch_tiers: tuple[BatchTier, ...]
     non_torch: NonTorchMemory
     sources: tuple[str, ...]

@@ -177,3 +177,42 @@ class ScaleBlockRules:
 
 
 PACKED_LATENTS = LatentCaches(dtypes=("bf16", "fp16", "fp8"), packs_sparse=True, quantizes_index=True)
+
+
+class Admission(StrEnum):
+    """When a request takes its room in the cache.
+
+    `chunk`: as its tokens are computed, so that running requests may have to give way; `prompt`: the same, but none
+    begins before its whole prompt has room; `estimate`: as `prompt`, and what the running ones are expected to put out
+    yet stays free besides; `whole`: its longest length as it begins, so that nobody ever gives way.
+    """
+
+    CHUNK = "chunk"
+    PROMPT = "prompt"
+    ESTIMATE = "estimate"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How an engine fills its steps and admits requests, first come first served.
+
+    With `mixes_prompts` prompts are computed in the steps that decode, after the running requests' tokens; else in
+    steps of their own, before any that decodes. With `chunks_prompts` a prompt is cut where a step is full. A request
+    that had to give way waits at the front where `resumes_first`, and with `keeps_given_way` its cache is found again
+    as far as others have not taken it since. With admission by estimate running requests are expected to put out
+    `expected_output` of what they may yet put out, less by an even part at every decode step, and after
+    `expectation_steps` of them `least_expected_output`; each counts with `most_expected_tokens` at most. After one gave
+    way they are expected to reach what they have and `spare_steps` tokens more, all together.
+    """
+
+    admission: Admission
+    mixes_prompts: bool
+    chunks_prompts: bool
+    resumes_first: bool = True
+    keeps_given_way: bool = False
+    expected_output: float = 0.0
+    least_expected_output: float = 0.0
+    expectation_steps: int = 1
+    most_expected_tokens: int = 0
+    spare_steps: int = 0

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from plimsoll.planners.ground.units import SECONDS_PER_HOUR
 from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.answer import SimulatedLoad
 from plimsoll.planners.serving.replica import Replica
 from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.simulated_load import simulated_replica
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
 MILLION = 10**6
@@ -21,8 +23,8 @@ class Candidate:
     the place of these GPUs in its fleet.
 
     `state` is None where not one request fits or the engine's speed is not described. `meets_concurrency` and
-    `meets_slo` are None where nothing was asked; at a request rate the former says
-    whether the replicas keep up.
+    `meets_slo` are None where nothing was asked; at a request rate and for bursts the former says
+    whether the replicas keep up. Bursts are judged by `load`, their simulation.
     """
 
     question: ServingQuestion
@@ -35,6 +37,7 @@ class Candidate:
     state: SteadyState | None
     meets_concurrency: bool | None
     meets_slo: bool | None
+    load: SimulatedLoad | None = None
 
     @property
     def gpus(self) -> int:
@@ -104,7 +107,14 @@ def judged(
     if rate is not None:
         state = None if deployment is None else deployment.at_rate(rate)
         keeps_up = state is not None
-    if deployment is not None and rate is not None:
+    load = None
+    if deployment is not None and asked is not None and question.burst_seconds is not None:
+        load = simulated_replica(question, settings, replica, replicas, deployment.pace).bursts(
+            asked, seconds=question.burst_seconds
+        )
+        state = _burst_state(load, asked)
+        keeps_up = replica.fits and keeps_up_with_bursts(load, asked, question.burst_seconds)
+    elif deployment is not None and rate is not None:
         # Where requests outrun the replicas, what those deliver when full.
         concurrency = deployment.most_running if state is None else max(1, round(state.running))
         state = state or deployment.at(concurrency)
@@ -123,25 +133,46 @@ def judged(
         state=state,
         meets_concurrency=keeps_up,
         meets_slo=keeps_slo(question, state) if has_slo else None,
+        load=load,
     )
+
+
+def keeps_up_with_bursts(load: SimulatedLoad, requests: int, seconds: float) -> bool:
+    """Return whether each burst is answered before the next one comes, or bursts overlap and all are answered."""
+    clears = load.burst_clears_seconds
+    return (clears is not None and clears <= seconds) or load.requests_per_second >= requests / seconds
+
+
+def _burst_state(load: SimulatedLoad, requests: int) -> SteadyState:
+    return SteadyState(
+        ttft_seconds=load.ttft.mean_seconds,
+        tpot_seconds=load.tpot.mean_seconds,
+        requests_per_second=load.requests_per_second,
+        running=float(requests),
+        ttft_p99_seconds=load.ttft.p99_seconds,
+        tpot_p99_seconds=load.tpot.p99_seconds,
+    )
+
+
+def latency_limits(question: ServingQuestion) -> tuple[float | None, float | None]:
+    """Return what was asked of the first token and of the time per token; answers of one token have no such time."""
+    slo = question.slo
+    if slo is None:
+        return None, None
+    return slo.ttft_seconds, None if question.output_tokens == 1 else slo.tpot_seconds
 
 
 def keeps_slo(question: ServingQuestion, state: SteadyState | None) -> bool:
     """Return whether a state keeps the service level that was asked for."""
-    slo = question.slo
-    if state is None or slo is None:
-        return False
-    keeps_first = slo.ttft_seconds is None or state.ttft_seconds <= slo.ttft_seconds
-    return keeps_first and (slo.tpot_seconds is None or state.tpot_seconds <= slo.tpot_seconds)
+    return state is not None and question.slo is not None and slo_part(question, state) <= 1
 
 
 def slo_part(question: ServingQuestion, state: SteadyState | None) -> float:
     """Return the latency that is longest beside what was asked of it, as a multiple of that; 0 where none was."""
-    slo = question.slo
-    if slo is None or state is None:
+    if state is None:
         return 0.0
-    pairs = ((state.ttft_seconds, slo.ttft_seconds), (state.tpot_seconds, slo.tpot_seconds))
-    return max((seconds / limit for seconds, limit in pairs if limit is not None), default=0.0)
+    taken = zip((state.ttft_seconds, state.tpot_seconds), latency_limits(question), strict=True)
+    return max((seconds / limit for seconds, limit in taken if limit is not None), default=0.0)
 
 
 def _assumed_concurrency(question: ServingQuestion, deployment: Deployment, *, has_slo: bool) -> int:

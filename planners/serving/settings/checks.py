@@ -27,7 +27,16 @@ def check_values(question: ServingQuestion) -> None:
 
 
 def check_load(question: ServingQuestion) -> None:
-    """Raise `InvalidQuestion` where both loops are asked for."""
+    """Raise `InvalidQuestion` where two kinds of arrivals are asked for, or bursts without their size."""
+    if question.burst_seconds is not None and question.concurrency is None:
+        raise InvalidQuestion(
+            "burst_seconds needs concurrency, the number of requests that come at once.",
+            pointer="/serving/burst_seconds",
+        )
+    if question.burst_seconds is not None and question.disaggregated is not None:
+        raise NotYetAvailable(
+            "Bursts cannot be planned with prefill and decode replicas yet.", pointer="/serving/burst_seconds"
+        )
     if question.requests_per_second is not None and question.concurrency is not None:
         raise InvalidQuestion(
             "concurrency is a closed loop and requests_per_second an open one; give one of them.",
@@ -45,6 +54,10 @@ def check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
         raise NotYetAvailable(
             f"{profile.engine} cannot be planned with prefill and decode replicas yet.",
             pointer="/serving/disaggregated",
+        )
+    if question.burst_seconds is not None:
+        raise NotYetAvailable(
+            f"The speed of {profile.engine} cannot be predicted yet.", pointer="/serving/burst_seconds"
         )
     if question.requests_per_second is not None:
         raise NotYetAvailable(

@@ -113,6 +113,12 @@ def _given_tokens(tokens: int | None, length: LengthDistribution | None, side: s
     return mean_tokens(length, f"/serving/{side}_length")
 
 
+def longest_prompt(question: ServingQuestion, input_tokens: int, max_model_len: int) -> int:
+    """Return the tokens of the longest prompt of the traffic, one less than the context at most."""
+    lengths = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
+    return min(max(lengths), max_model_len - 1)
+
+
 def traffic_of(
     question: ServingQuestion, input_tokens: int, output_tokens: int, max_model_len: int
 ) -> tuple[Traffic, tuple[int, ...]]:

@@ -15,8 +15,11 @@ from plimsoll.planners.serving.releases.profile import EngineProfile, engine_pro
 from plimsoll.planners.serving.releases.rules import BatchTier
 from plimsoll.planners.serving.settings.cache_choice import block_size, cache_format, cache_implementation
 from plimsoll.planners.serving.settings.checks import check_load, check_timing, check_values
-from plimsoll.planners.serving.settings.lengths import max_model_len, mean_request, traffic_of
+from plimsoll.planners.serving.settings.lengths import longest_prompt, max_model_len, mean_request, traffic_of
 from plimsoll.planners.serving.traffic import Traffic
+
+# Tokens that are left beside prompts and running requests, and of which batches are multiples.
+WHOLE_PROMPT_MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,16 @@ class Settings:
         """Return a request's tokens at its end."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def most_running(self) -> int:
+        """Return how many requests the engine runs at once whatever its cache holds.
+
+        Where prompts are never cut, the last to start needs its whole prompt beside a token of each of the others.
+        """
+        if self.profile.scheduling.chunks_prompts:
+            return self.max_num_seqs
+        return min(self.max_num_seqs, max(1, self.max_num_batched_tokens - self.traffic.prefill_tokens + 1))
+
 
 def resolve_settings(question: ServingQuestion) -> Settings:
     """Return the checked settings; raise `InvalidQuestion` with the field that makes no sense."""
@@ -84,14 +97,14 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         notes.append(f"engine_version {profile.version}, the {which}.")
     longest = max_model_len(question, notes)
     input_tokens, output_tokens = mean_request(question, longest, notes)
-    batched = _batched_tokens(question, profile, tier, longest)
+    traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
+    batched = _batched_tokens(question, profile, tier, longest, longest_prompt(question, input_tokens, longest), notes)
     sequences = question.max_num_seqs or min(tier.max_num_seqs, batched)
     if batched < sequences:
         raise InvalidQuestion(
             f"max_num_batched_tokens ({batched}) must be at least max_num_seqs ({sequences}).",
             pointer="/serving/max_num_batched_tokens",
         )
-    traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
     check_load(question)
     return Settings(
         profile=profile,
@@ -116,8 +129,15 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     )
 
 
-def _batched_tokens(question: ServingQuestion, profile: EngineProfile, tier: BatchTier, max_model_len: int) -> int:
-    """Return the tokens of a batch; raise where the engine would not start with so few."""
+def _batched_tokens(
+    question: ServingQuestion,
+    profile: EngineProfile,
+    tier: BatchTier,
+    max_model_len: int,
+    prompt_tokens: int,
+    notes: list[str],
+) -> int:
+    """Return the tokens of a batch; raise where the engine would not start with so few, or takes no such prompt."""
     has_encoder = any(block.cross is not None for block in question.model.layers)
     is_whole = profile.computes_encoder_prompts_whole and has_encoder
     least = max_model_len if is_whole else 1
@@ -126,6 +146,36 @@ def _batched_tokens(question: ServingQuestion, profile: EngineProfile, tier: Bat
         raise InvalidQuestion(
             f"max_num_batched_tokens ({batched}) must be at least max_model_len ({max_model_len}): "
             f"{profile.title} computes the prompts of encoder-decoder models whole.",
+            pointer="/serving/max_num_batched_tokens",
+        )
+    if profile.scheduling.chunks_prompts:
+        return batched
+    most = question.max_num_seqs or tier.max_num_seqs
+    beside = most if question.concurrency is None else min(question.concurrency, most)
+    return _with_whole_prompts(question, profile, batched, prompt_tokens, beside, notes)
+
+
+def _with_whole_prompts(
+    question: ServingQuestion, profile: EngineProfile, batched: int, prompt_tokens: int, beside: int, notes: list[str]
+) -> int:
+    """Return the tokens of a batch of an engine that cuts no prompt, enough for one beside all running requests.
+
+    With fewer a prompt waits until hardly any request runs (TensorRT-LLM: cpp/tensorrt_llm/batch_manager/
+    microBatchScheduler.cpp), so those who measure it set more: benchmarks/single_node of InferenceX
+    (github.com/SemiAnalysisAI/InferenceX).
+    """
+    needed = -(-(prompt_tokens + beside + WHOLE_PROMPT_MARGIN) // WHOLE_PROMPT_MARGIN) * WHOLE_PROMPT_MARGIN
+    if question.max_num_batched_tokens is None:
+        if needed > batched:
+            notes.append(
+                f"max_num_batched_tokens {needed}, not {batched}: {profile.title} computes prompts whole, beside the "
+                "tokens of all running requests."
+            )
+        return max(batched, needed)
+    if prompt_tokens > batched:
+        raise InvalidQuestion(
+            f"{profile.title} computes prompts whole: max_num_batched_tokens ({batched}) must be at least the longest "
+            f"prompt ({prompt_tokens}); {needed} leaves room for the running requests besides.",
             pointer="/serving/max_num_batched_tokens",
         )
     return batched

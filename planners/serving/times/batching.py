@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 
 from plimsoll.planners.serving.answer import CurvePoint
 from plimsoll.planners.serving.times.pace import Pace, pace_of
-from plimsoll.planners.serving.times.queueing import place_wait, prompt_wait
+from plimsoll.planners.serving.times.queueing import occupancy, prompt_wait
 from plimsoll.planners.serving.times.replica_work import ReplicaWork
 from plimsoll.planners.serving.traffic import Traffic
 
-# What p99 stands for, and how many standard deviations of a normal distribution lie below it.
+# What p99 stands for.
 TAIL_PART = 0.99
-TAIL_DEVIATIONS = 2.326
-# Halvings of the interval in which the number of running requests lies.
-HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,34 +61,35 @@ class Deployment:
     def at_rate(self, requests_per_second: float) -> SteadyState | None:
         """Return what requests see that come at random at this rate; None where they outrun the replicas."""
         rate = requests_per_second / self.replicas
-        running = _running_at(self.pace, self.traffic, rate, self.places)
-        return None if running is None else self._open_loop(requests_per_second, running)
-
-    def _open_loop(self, requests_per_second: float, running: float) -> SteadyState | None:
-        rate = requests_per_second / self.replicas
-        pace, traffic = self.pace, self.traffic
-        prompt = pace.prompt_seconds
-        if rate * prompt >= 1:
-            return None
-        token = _open_token_seconds(pace, traffic, running)
+        pace, traffic, prompt = self.pace, self.traffic, self.pace.prompt_seconds
         # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
-        first = pace.first_token_seconds(1)
-        service = first + (traffic.output_tokens - 1) * token
-        before, place = (
-            prompt_wait(requests_per_second=rate, prompt_seconds=prompt),
-            place_wait(requests_per_second=rate, service_seconds=service, places=self.places),
+        first, following = pace.first_token_seconds(1), traffic.output_tokens - 1
+
+        def answers_per_second(running: float) -> float:
+            return running / (first + following * _open_token_seconds(pace, traffic, running))
+
+        seen = (
+            occupancy(
+                requests_per_second=rate, places=self.places, answers_per_second=answers_per_second, part=TAIL_PART
+            )
+            if rate * prompt < 1
+            else None
         )
-        crowded = min(float(self.places), running + TAIL_DEVIATIONS * running**0.5)
+        if seen is None:
+            return None
+        before, place = prompt_wait(requests_per_second=rate, prompt_seconds=prompt), seen.wait
         mean = before.mean_seconds + place.mean_seconds
         # Where fewer than 1 in 100 wait at all, the mean lies above what 99 of them see.
         waits = max(mean, before.quantile_seconds(TAIL_PART) + place.quantile_seconds(TAIL_PART))
+        alone = pace.token_seconds(1)
+        token = max(alone, (seen.running / rate - first) / following) if following else alone
         return SteadyState(
             ttft_seconds=first + mean,
             tpot_seconds=token,
             requests_per_second=requests_per_second,
-            running=running * self.replicas,
+            running=seen.running * self.replicas,
             ttft_p99_seconds=first + waits,
-            tpot_p99_seconds=_open_token_seconds(pace, traffic, crowded),
+            tpot_p99_seconds=max(token, _open_token_seconds(pace, traffic, seen.crowded)),
         )
 
     def point(self, concurrency: int) -> CurvePoint:
@@ -116,19 +114,26 @@ class Deployment:
 def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, replicas: int = 1) -> SteadyState:
     """Return the steady state of replicas with `clients` and room for `places` each.
 
-    Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time). Where the running
-    requests' prompts and steps take the engine longer than a request seems to take, all of it takes as much longer.
+    Where the running requests' prompts and steps take the engine longer than a request seems to take, all of it takes
+    as much longer. Clients beyond the places wait for one (Little's law: clients = rate x time); a request holds its
+    place no longer than the engine works on it, and not while the host reads and sends it.
     """
     running = min(clients, float(places))
     tpot = pace.token_seconds(running)
     first = pace.first_token_seconds(running)
-    cycle = first + (traffic.output_tokens - 1) * tpot
-    stretched = max(1.0, pace.engine_seconds(running, traffic.output_tokens) / cycle)
-    tpot, first, cycle = tpot * stretched, first * stretched, cycle * stretched
+    decoding = (traffic.output_tokens - 1) * tpot
+    engine = pace.engine_seconds(running, traffic.output_tokens)
+    held = max(engine, first - _outside_seconds(pace) + decoding)
+    stretched = max(1.0, engine / (first + decoding))
+    tpot, first, decoding = tpot * stretched, first * stretched, decoding * stretched
+    rate = clients / (first + decoding)
+    if rate * held > places:
+        rate = places / held
+        first = clients / rate - decoding
     return SteadyState(
-        ttft_seconds=first + cycle * (clients / running - 1),
+        ttft_seconds=first,
         tpot_seconds=tpot,
-        requests_per_second=running / cycle * replicas,
+        requests_per_second=rate * replicas,
         running=running * replicas,
     )
 
@@ -143,18 +148,6 @@ def _open_token_seconds(pace: Pace, traffic: Traffic, running: float) -> float:
     return max(token, engine / following)
 
 
-def _running_at(pace: Pace, traffic: Traffic, rate: float, places: int) -> float | None:
-    """Return how many requests run at once at a rate (Little's law), None where more than `places` would."""
-
-    first = pace.first_token_seconds(1)
-
-    def needed(running: float) -> float:
-        return rate * (first + (traffic.output_tokens - 1) * _open_token_seconds(pace, traffic, running))
-
-    low, high = 0.0, float(places)
-    if needed(high) >= high:
-        return None
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if needed(middle) > middle else (low, middle)
-    return high
+def _outside_seconds(pace: Pace) -> float:
+    """Return what a first token takes outside the engine: all of it but its prompt in a step of its own."""
+    return max(0.0, pace.first_token_seconds(1) - pace.prompt_pass_seconds - pace.step_seconds(1))

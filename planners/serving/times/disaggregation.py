@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from plimsoll.planners.serving.times.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
+from plimsoll.planners.serving.times.batching import TAIL_PART, Deployment, SteadyState
 from plimsoll.planners.serving.times.pace import Pace, pace_of
 from plimsoll.planners.serving.times.queueing import Waiting, place_wait, prompt_wait
 
-# Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
+# Prompts are never let closer to what the prefill replicas can do than this, nor random requests to what the places
+# of the decoding ones can: the wait grows without bound.
 MOST_LOAD = 0.98
+# Halvings of the interval in which the number of running requests lies.
+HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,11 @@ class DisaggregatedDeployment(Deployment):
     def most_requests_per_second(self) -> float:
         """Return the rate that both pools can bear."""
         prefill = MOST_LOAD * self.prefill_replicas / self.pace.prompt_seconds
-        return min(prefill, self.most_running / self._decode_seconds(float(self.places)))
+        return min(prefill, self._most_decoded_per_second)
+
+    @property
+    def _most_decoded_per_second(self) -> float:
+        return self.most_running / self._decode_seconds(float(self.places))
 
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; the rate is what makes their times add up (Little's law)."""
@@ -67,7 +74,8 @@ class DisaggregatedDeployment(Deployment):
 
     def at_rate(self, requests_per_second: float) -> SteadyState | None:
         """Return what requests see that come at random; None where they outrun a pool."""
-        if requests_per_second >= self.most_requests_per_second:
+        most = min(self.most_requests_per_second, MOST_LOAD * self._most_decoded_per_second)
+        if requests_per_second >= most:
             return None
         return self._state(requests_per_second)
 

@@ -1,14 +1,20 @@
 """Waiting at a request rate: for a place among the running, and for the prompt's turn.
 
-Both tails are exponential: exact for Erlang's queue, and for prompts of one length
-the usual approximation (Kleinrock 1976, Queueing Systems II, section 2.1).
+Tails are exponential: exact for a queue whose server's rate is fixed while any wait, and for prompts of one length the
+usual approximation (Kleinrock 1976, Queueing Systems II, section 2.1).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+# Running requests are told apart up to so many; the rate of answers is asked at so many of their numbers between one
+# and its double.
+MOST_RUNNING, RATES_PER_DOUBLING = 2**14, 3
 # A part that adding to a float of 53 bits leaves no trace of.
 NEGLIGIBLE = 2.0**-60
 
@@ -66,3 +72,45 @@ def erlang_delay(offered: float, places: int) -> float:
             break
     loss = 1 / inverse_loss
     return places * loss / (places - offered * (1 - loss))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How many requests run at once on a replica to which they come at random, on average and at most in 99 of 100.
+
+    `wait` is for a place.
+    """
+
+    running: float
+    crowded: float
+    wait: Waiting
+
+
+def occupancy(
+    *, requests_per_second: float, places: int, answers_per_second: Callable[[float], float], part: float
+) -> Occupancy | None:
+    """Return how many requests run of those that come at random, `crowded` in this part of time; None beyond reach.
+
+    A replica whose rate of answers depends on how many run is one server of that rate in a network of queues
+    (flow-equivalent server: Chandy, Herzog and Woo 1975, Parametric Analysis of Queuing Networks, IBM J. Res. Dev.
+    19(1)): n requests are there in proportion to the product of rate / answers(k) over k = 1 to n, in which answers are
+    those of full places beyond them. With answers in proportion to n it is Erlang's M/M/c.
+    """
+    most = min(places, MOST_RUNNING)
+    knots = np.unique(np.geomspace(1, most, 2 + RATES_PER_DOUBLING * most.bit_length()).round())
+    counts = np.arange(1, most + 1)
+    answers = np.interp(counts, knots, [answers_per_second(float(knot)) for knot in knots])
+    full = float(answers[-1])
+    if requests_per_second >= full:
+        return None
+    logs = np.concatenate(([0.0], np.cumsum(np.log(requests_per_second / answers))))
+    weights = np.exp(logs - logs.max())
+    ratio = requests_per_second / full
+    # All that wait beside those that fill the places.
+    weights[-1] /= 1 - ratio
+    parts = weights / weights.sum()
+    return Occupancy(
+        running=float(parts[1:] @ counts),
+        crowded=float(np.searchsorted(np.cumsum(parts), part)),
+        wait=Waiting(probability=float(parts[-1]), seconds_if_any=1 / (full - requests_per_second)),
+    )

@@ -9,6 +9,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import H100, hardware, model, question
 
@@ -174,3 +175,31 @@ def test_distributions_give_the_mean_request_and_every_length():
     assert settings.output_tokens == 500
     assert len(settings.sequence_tokens) == 64
     assert max(settings.sequence_tokens) <= settings.max_model_len
+
+
+def whole_prompts(**asked):
+    return question(engine="tensorrt-llm", engine_version=None, output_tokens=64, max_model_len=16384, **asked)
+
+
+def test_a_batch_has_room_for_a_whole_prompt_beside_the_running_requests():
+    # 8,192 + 100 requests + 64 to spare, in 64s.
+    settings = resolve_settings(whole_prompts(input_tokens=8192, concurrency=100))
+    assert settings.max_num_batched_tokens == 8384
+    assert any("max_num_batched_tokens 8384, not 8192" in note for note in settings.assumptions)
+    assert resolve_settings(whole_prompts(input_tokens=1024)).max_num_batched_tokens == 8192
+
+
+def test_whole_prompts_keep_others_from_running():
+    # 8,190 of 8,192 leave 2 tokens, those of two other requests.
+    asked = whole_prompts(input_tokens=8190, max_num_batched_tokens=8192, concurrency=16)
+    assert resolve_settings(asked).most_running == 3
+    answer = plan_serving(asked)
+    assert answer.meets is False
+    assert {"serving.max_num_batched_tokens": 8320} in [each.change for each in answer.advice if each.meets]
+
+
+def test_a_prompt_longer_than_a_batch_is_refused_where_none_is_cut():
+    with pytest.raises(InvalidQuestion, match="computes prompts whole") as caught:
+        resolve_settings(whole_prompts(input_tokens=9000, max_num_batched_tokens=8192))
+    assert caught.value.pointer == "/serving/max_num_batched_tokens"
+    assert resolve_settings(question(input_tokens=7000, output_tokens=64, max_num_batched_tokens=2048)).most_running

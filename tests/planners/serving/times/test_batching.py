@@ -120,7 +120,7 @@ def test_at_a_low_rate_a_request_is_alone():
     seen = deployment().at_rate(1e-6)
     assert seen.ttft_seconds == pytest.approx(pace_of(WORK, TRAFFIC).first_token_seconds(1), rel=1e-3)
     assert seen.ttft_p99_seconds == pytest.approx(seen.ttft_seconds, rel=1e-3)
-    assert seen.tpot_seconds == pace_of(WORK, TRAFFIC).token_seconds(1)
+    assert seen.tpot_seconds == pytest.approx(pace_of(WORK, TRAFFIC).token_seconds(1), rel=1e-6)
 
 
 def test_a_rate_is_answered_to_the_last_bit_however_many_replicas_share_it():
@@ -181,3 +181,18 @@ def test_drafting_helps_a_single_request_and_less_a_full_batch():
     ]
     assert gains[0] > 2
     assert gains[1] < gains[0]
+
+
+def test_one_place_is_never_idle_while_another_client_waits():
+    # A place is held for the prompt in a step of its own and 511 steps; reading and sending go on beside it.
+    pace = pace_of(WORK, TRAFFIC)
+    held = pace.prompt_pass_seconds + pace.step_seconds(1) + 511 * pace.token_seconds(1)
+    assert state(2, places=1).requests_per_second == pytest.approx(1 / held)
+    assert state(1, places=1).requests_per_second < 1 / held
+
+
+@given(clients=st.integers(1, 200))
+def test_throughput_and_waiting_have_no_cliff_where_places_end(clients):
+    before, after = state(clients), state(clients + 1)
+    assert after.requests_per_second >= before.requests_per_second * (1 - 1e-9)
+    assert after.ttft_seconds >= before.ttft_seconds * (1 - 1e-9)

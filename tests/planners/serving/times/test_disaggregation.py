@@ -92,3 +92,13 @@ def test_an_engine_whose_speed_is_not_described_has_no_pools():
     with pytest.raises(NotYetAvailable) as caught:
         plan_serving(question(engine="transformers", engine_version=None, disaggregated=Disaggregation()))
     assert caught.value.pointer == "/serving/disaggregated"
+
+
+def test_waiting_grows_with_the_rate_up_to_the_decoding_places_limit():
+    # Eight places decode what many replicas prefill; random requests never find a full pool without a wait.
+    served = pools(prefill=20, places=8)
+    most = served.most_requests_per_second
+    waits = [state.ttft_seconds for part in range(1, 200) if (state := served.at_rate(most * part / 200)) is not None]
+    assert len(waits) > 190
+    assert waits == sorted(waits)
+    assert served.at_rate(0.995 * most) is None

@@ -1,0 +1,271 @@
+"""What a deployment's requests see under a load, simulated on one of its replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
+from plimsoll.planners.serving.replica import Replica
+from plimsoll.planners.serving.settings.lengths import INPUT_LENGTH, OUTPUT_LENGTH
+from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.times.arrivals import (
+    Load,
+    burst_load,
+    closed_loop_load,
+    random_load,
+    request_lengths,
+    running_lengths,
+)
+from plimsoll.planners.serving.times.batch import Engine, Served
+from plimsoll.planners.serving.times.batching import closed_loop
+from plimsoll.planners.serving.times.pace import Pace
+from plimsoll.planners.serving.times.simulation import Simulation
+from plimsoll.planners.serving.times.step_clock import StepClock
+from plimsoll.planners.serving.traffic import sample_tokens
+
+# Requests that a closed loop or bursts follow at most; beyond them each stands for several.
+MOST_FOLLOWED = 128
+# Where a replica has room for more, no fewer followed ones run than so many.
+FEWEST_RUNNING = 24
+# Of requests at random: how many come before those that count, how many count, and how many come after them;
+# of those that run as they begin to come each stands for several beyond so many.
+WARMING, COUNTED, FOLLOWING = 32, 320, 128
+MOST_BEGUN = 512
+LEAST_SECONDS = 1e-9
+# How many times as many requests as run at once a closed loop answers, and of how few clients more.
+ROUNDS, FEWEST_ROUNDS = 4, 8
+# Bursts that count, and the most that come before them, which they may still meet.
+COUNTED_BURSTS, MOST_EARLIER_BURSTS = 3, 8
+# Cache of so many blocks tells how a request's share grows with its tokens.
+PROBED_BLOCKS = 64
+# What arrivals are called in answers.
+CLOSED_LOOP, RANDOM, BURSTS = "closed_loop", "random", "bursts"
+# What a request's share grows by at least, so that it has a unit.
+LEAST_GROWTH = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A simulated load: its requests in the order in which they came, each of them for `weight` alike ones."""
+
+    served: list[Served]
+    weight: int
+    simulation: Simulation
+
+    def told(
+        self, arrivals: str, counted: list[Served], *, requests_per_second: float, clears_seconds: float | None = None
+    ) -> SimulatedLoad:
+        """Return what the counted requests saw, at a rate of answers of the whole deployment."""
+        run, units = self.simulation, self.simulation.engine.cache_units
+        busy = max(run.busy_seconds, LEAST_SECONDS) * units
+        followed_by_others = [each.tpot_seconds for each in counted if each.output_tokens > 1]
+        return SimulatedLoad(
+            arrivals=arrivals,
+            requests=len(self.served) * self.weight,
+            counted_requests=len(counted) * self.weight,
+            ttft=_quantiles([each.first_at - each.sent_at for each in counted]),
+            tpot=_quantiles(followed_by_others or [0.0]),
+            request=_quantiles([each.done_at - each.sent_at for each in counted]),
+            requests_per_second=requests_per_second,
+            output_tokens_per_second=requests_per_second * sum(each.output_tokens for each in counted) / len(counted),
+            gave_way_fraction=sum(each.gave_way > 0 for each in counted) / len(counted),
+            recomputed_tokens_fraction=sum(each.recomputed_tokens for each in counted)
+            / sum(each.input_tokens for each in counted),
+            cache_mean_fraction=run.cache_seconds / busy,
+            cache_peak_fraction=run.cache_peak / units,
+            burst_clears_seconds=clears_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedReplica:
+    """A replica that can be asked for loads; `question` has the lengths of its requests."""
+
+    question: ServingQuestion
+    settings: Settings
+    replica: Replica
+    replicas: int
+    pace: Pace
+
+    def at_once(self, requests: int) -> SimulatedLoad:
+        """Return what so many requests see that all come at once; all are counted."""
+        run, share = self._bursts(requests, bursts=1, seconds=0.0)
+        seconds = max(each.done_at for each in run.served)
+        rate = len(run.served) * share / max(seconds, LEAST_SECONDS)
+        return run.told(BURSTS, run.served, requests_per_second=rate, clears_seconds=seconds)
+
+    def bursts(self, requests: int, *, seconds: float) -> SimulatedLoad:
+        """Return what bursts of so many requests see, one every so many seconds.
+
+        Counted are bursts that meet those before them as all later ones do. The rate of answers is that of the
+        requests, or less where they outrun the replicas.
+        """
+        clears = self.at_once(requests).burst_clears_seconds or 0.0
+        earlier = min(MOST_EARLIER_BURSTS, int(clears / seconds))
+        run, share = self._bursts(requests, bursts=earlier + COUNTED_BURSTS, seconds=seconds)
+        counted = run.served[len(run.served) // (earlier + COUNTED_BURSTS) * earlier :]
+        ended = max(each.done_at for each in counted)
+        clears = max(each.done_at - each.sent_at for each in counted)
+        # Bursts that are not answered as the next one comes lie over one another, or wait ever longer.
+        asked, answered = requests / seconds, len(run.served) * share / ended
+        keeps_up = clears <= seconds or asked < self._most_per_second
+        rate = asked if keeps_up else min(asked, max(answered, self._most_per_second))
+        return run.told(BURSTS, counted, requests_per_second=rate, clears_seconds=clears)
+
+    def closed_loop(self, clients: int) -> SimulatedLoad:
+        """Return what clients see in a closed loop, warm-up and drain apart.
+
+        They begin evenly within the time of one answer: all at once, their prompts would come together in every round.
+        """
+        each = self._each(clients)
+        weight = self._weight(each * ROUNDS)
+        followed = max(1, round(each / weight))
+        running = max(1, min(followed, self._places // weight))
+        # Of a queue the first round waited less than all later ones, and the last requests run alone.
+        lengths = self._lengths(followed + max(ROUNDS - 1, FEWEST_ROUNDS // followed) * running)
+        ramp = self._cycle_seconds(clients) * running / followed
+        load = closed_loop_load(lengths, clients=followed, places=running, ramp_seconds=ramp)
+        run = self._run(load, weight)
+        ordered = sorted(run.served, key=attrgetter("done_at"))
+        counted = ordered[followed : len(ordered) - running]
+        seconds = max(counted[-1].done_at - ordered[followed - 1].done_at, LEAST_SECONDS)
+        return run.told(CLOSED_LOOP, counted, requests_per_second=len(counted) / seconds * clients / followed)
+
+    def at_rate(self, requests_per_second: float, running: float) -> SimulatedLoad:
+        """Return what requests see that come at random at a rate which about so many keep up with on all replicas."""
+        ranks = self.replicas * self.replica.degrees.attention_data_parallel
+        weight = max(1, math.ceil(running / ranks / MOST_BEGUN))
+        begun = max(1, round(running / ranks / weight))
+        inputs, outputs = self._samples()
+        load = random_load(
+            self._lengths(WARMING + COUNTED + FOLLOWING),
+            requests_per_second=requests_per_second / ranks / weight,
+            begun=self._cut(running_lengths(inputs, outputs, begun)),
+            followed=WARMING + COUNTED,
+        )
+        run = self._run(load, weight)
+        counted = run.served[begun + WARMING : begun + WARMING + COUNTED]
+        return run.told(RANDOM, counted, requests_per_second=requests_per_second)
+
+    def _bursts(self, requests: int, *, bursts: int, seconds: float) -> tuple[Run, float]:
+        """Return a run of bursts, and how many requests of the deployment each simulated one stands for."""
+        each = self._each(requests)
+        weight = self._weight(each * bursts)
+        followed = max(1, round(each / weight))
+        load = burst_load(self._lengths(followed * bursts), requests=followed, seconds=seconds)
+        return self._run(load, weight), requests / followed
+
+    def _run(self, load: Load, weight: int) -> Run:
+        engine, clock = self.engine(weight)
+        simulation = Simulation(engine=engine, clock=clock, load=load)
+        return Run(served=simulation.run(), weight=weight, simulation=simulation)
+
+    def _cycle_seconds(self, clients: float) -> float:
+        """Return the time from a client's request to its next one in a closed loop."""
+        busy = min(self.replicas, clients)
+        traffic, places = self.settings.traffic, self.replica.places
+        state = closed_loop(self.pace, traffic, clients=clients / busy, places=places)
+        return state.ttft_seconds + (traffic.output_tokens - 1) * state.tpot_seconds
+
+    @property
+    def _most_per_second(self) -> float:
+        """Return the rate at which full replicas answer."""
+        places = self.replica.places
+        full = closed_loop(self.pace, self.settings.traffic, clients=places, places=places)
+        return self.replicas * full.requests_per_second
+
+    def _each(self, requests: int) -> float:
+        """Return the requests of one rank of attention data parallelism."""
+        ranks = min(self.replicas * self.replica.degrees.attention_data_parallel, requests)
+        return requests / ranks
+
+    def _weight(self, requests: float) -> int:
+        """Return how many requests each followed one stands for: never so many that few run."""
+        return max(1, min(math.ceil(requests / MOST_FOLLOWED), self._places // FEWEST_RUNNING))
+
+    @property
+    def _places(self) -> int:
+        """Return how many requests run at once on one rank of attention data parallelism."""
+        return self.replica.places // self.replica.degrees.attention_data_parallel
+
+    def _samples(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return tokens in and out, each for an equal part of the requests."""
+        asked, settings = self.question, self.settings
+        inputs: Sequence[int] = (settings.input_tokens,)
+        outputs: Sequence[int] = (settings.output_tokens,)
+        if asked.input_length is not None:
+            inputs = sample_tokens(asked.input_length, INPUT_LENGTH)
+        if asked.output_length is not None:
+            outputs = sample_tokens(asked.output_length, OUTPUT_LENGTH)
+        return inputs, outputs
+
+    def _lengths(self, count: int) -> tuple[tuple[int, int], ...]:
+        return self._cut(request_lengths(*self._samples(), count))
+
+    def _cut(self, lengths: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return lengths that the longest context holds."""
+        longest = self.settings.max_model_len
+        return tuple((min(first, longest - 1), min(last, longest - min(first, longest - 1))) for first, last in lengths)
+
+    def engine(self, weight: int) -> tuple[Engine, StepClock]:
+        """Return the replica's scheduler, limits and room, and its clock."""
+        settings, pace, traffic = self.settings, self.pace, self.settings.traffic
+        clock = StepClock(pace=pace, traffic=traffic)
+        stages = pace.work.pipeline_parallel
+        units, own = self._room()
+        tokens, batch = traffic.prefill_tokens, settings.max_num_batched_tokens * stages
+        alone = sum(clock.step_seconds(0, 0.0, min(batch, tokens - done)) for done in range(0, tokens, batch))
+        engine = Engine(
+            scheduling=settings.profile.scheduling,
+            batch_tokens=batch,
+            max_requests=settings.max_num_seqs,
+            cache_units=units,
+            request_units=own,
+            # What a first token takes beside its prompt's steps.
+            delay_seconds=max(0.0, pace.first_token_seconds(1) - alone),
+            computed_fraction=tokens / traffic.input_tokens,
+            tokens_per_step=traffic.tokens_per_step,
+            weight=weight,
+        )
+        return engine, clock
+
+    def _room(self) -> tuple[float, float]:
+        """Return the tokens that the whole cache would hold of one request's growth, and what one takes beside them."""
+        cache, settings = self.replica.cache, self.settings
+        usable = cache.usable(self.replica.pools)
+        block = cache.block_size
+        more = max(PROBED_BLOCKS, -(-settings.output_tokens // block)) * block
+
+        def share(tokens: int) -> float:
+            taken = cache.held(tokens)
+            return max(need / have if have else math.inf for need, have in zip(taken, usable, strict=True) if need)
+
+        first, last = share(settings.input_tokens), share(settings.input_tokens + more)
+        grows = max((last - first) / more, first * LEAST_GROWTH)
+        return 1 / grows, first / grows - settings.input_tokens
+
+
+def simulated_replica(
+    question: ServingQuestion, settings: Settings, replica: Replica, replicas: int, pace: Pace
+) -> SimulatedReplica:
+    """Return a deployment whose loads can be simulated."""
+    return SimulatedReplica(question=question, settings=settings, replica=replica, replicas=replicas, pace=pace)
+
+
+def _quantiles(seconds: list[float]) -> Quantiles:
+    ordered = sorted(seconds)
+
+    def at(part: float) -> float:
+        return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
+
+    return Quantiles(
+        mean_seconds=sum(ordered) / len(ordered),
+        p50_seconds=at(0.5),
+        p90_seconds=at(0.9),
+        p95_seconds=at(0.95),
+        p99_seconds=at(0.99),
+    )
