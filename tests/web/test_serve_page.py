@@ -28,6 +28,16 @@ def test_the_curves_show_what_was_promised(page: Browser):
     assert marks == ["service level 50 ms", "service level 1 s"]
 
 
+def test_single_requests_of_the_asked_load_are_told(page: Browser):
+    page.ask(PRICED)
+    assert "Simulated request by request:" in page.text("#parts")
+    page.ask(PRICED + "&serving.burst_seconds=90")
+    assert "Keeps up with bursts of 48 requests" in page.text("#verdict")
+    assert "A burst is answered to the last after" in page.text("#parts")
+    page.ask(PRICED.replace("serving.concurrency=48", "serving.concurrency=") + "&serving.requests_per_second=2")
+    assert "Keeps up with the requests that come" in page.text("#verdict")
+
+
 def test_another_layout_is_taken_from_the_table(page: Browser):
     page.ask("/ui/serve")
     page.value("[...document.querySelectorAll('#parts button')].find((each) => each.textContent === 'Use').click()")

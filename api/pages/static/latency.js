@@ -1,7 +1,7 @@
 // How fast a deployment answers, at every concurrency, against what was promised.
 
 import { chart } from "./charts.js";
-import { el, section } from "./elements.js";
+import { el, section, table } from "./elements.js";
 import { duration, durationAxis, short, whole } from "./quantities.js";
 
 // Two stand beside each other on a large screen.
@@ -27,5 +27,17 @@ export function performancePart({ performance, cost_usd_per_million_output_token
     el("div", { class: "charts" },
       timed("Time per output token", "Each token", "tpot_seconds"),
       timed("Time to first token", "First token", "ttft_seconds"),
-      drawn("Throughput", "Output tokens a second", "output_tokens_per_second", { format: short }, "second")));
+      drawn("Throughput", "Output tokens a second", "output_tokens_per_second", { format: short }, "second")),
+    performance.simulated ? simulatedTable(performance.simulated) : null);
+}
+
+/** Return what single requests of the asked load see: the mean, and what 50 to 99 of 100 do not exceed. */
+function simulatedTable({ arrivals, counted_requests: counted, burst_clears_seconds: clears, gave_way_fraction: gaveWay, ...times }) {
+  const rows = [["First token", times.ttft], ["Each token", times.tpot], ["Whole answer", times.request]]
+    .map(([name, seconds]) => [name, ...["mean", "p50", "p90", "p95", "p99"].map((part) => duration(seconds[`${part}_seconds`]))]);
+  const kind = { closed_loop: "a closed loop", random: "random arrivals", bursts: "bursts" }[arrivals];
+  const told = [`Simulated request by request: ${whole(counted)} of ${kind}.`,
+    clears == null ? null : `A burst is answered to the last after ${duration(clears)}.`,
+    gaveWay > 0 ? `${(gaveWay * 100).toPrecision(2)} % of them had to give their cache away and were computed again.` : null];
+  return el("div", {}, el("p", {}, told.filter(Boolean).join(" ")), table("Requests one by one", ["", "Mean", "50 of 100 within", "90", "95", "99"], rows));
 }

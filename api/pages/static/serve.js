@@ -50,12 +50,17 @@ function figures({ kv, layout, performance, cost_usd_per_million_output_tokens: 
 
 /** Return sentences of what was asked for and is kept or not. */
 function promises({ meets_concurrency: holds, meets_slo: isQuick, plan: { settings, performance } }) {
-  const asked = performance ? `${whole(performance.concurrency)} requests` : "the requests";
+  const [kept, missed] = {
+    bursts: [`Keeps up with bursts of ${whole(performance?.concurrency ?? 0)} requests`, `Does not keep up with bursts of ${whole(performance?.concurrency ?? 0)} requests`],
+    random: ["Keeps up with the requests that come", "Does not keep up with the requests that come"],
+  }[performance?.simulated?.arrivals ?? (holds === false ? "random" : "")] ?? [`Holds ${running(performance)} at once`, `Does not hold ${running(performance)} at once`];
   return [
-    holds == null ? null : `${holds ? "Holds" : "Does not hold"} ${asked} at once, each of ${whole(settings.input_tokens)} + ${whole(settings.output_tokens)} tokens.`,
+    holds == null ? null : `${holds ? kept : missed}, each of ${whole(settings.input_tokens)} + ${whole(settings.output_tokens)} tokens.`,
     isQuick == null ? null : `${isQuick ? "Meets" : "Misses"} the service level.`,
   ].filter(Boolean);
 }
+
+const running = (performance) => performance ? `${whole(performance.concurrency)} requests` : "the requests";
 
 function tryChange(change, context) {
   if (applyChange(context.form, change)) context.replan();
