@@ -35,8 +35,8 @@ POOLS_NOTE = (
     "are not simulated."
 )
 SIMULATED_NOTE = (
-    "performance.simulated follows single requests through {title}'s scheduler at the asked load; clients of a closed "
-    "loop begin evenly within the time of one answer, and requests at its beginning and end are not counted."
+    "performance.simulated follows single requests through {title}'s scheduler at the asked load; a closed loop "
+    "begins with its requests at random places in their answers, and those and the last are not counted."
 )
 BURST_NOTE = (
     "Bursts: times and throughput are those of performance.simulated, in which three bursts count; a burst is answered "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
@@ -27,8 +26,8 @@ from plimsoll.planners.serving.times.simulation import Simulation
 from plimsoll.planners.serving.times.step_clock import StepClock
 from plimsoll.planners.serving.traffic import sample_tokens
 
-# Requests that a closed loop or bursts follow at most; beyond them each stands for several.
-MOST_FOLLOWED = 128
+# Requests of bursts and clients of a closed loop that are followed at most; beyond them each stands for several.
+MOST_IN_BURSTS, MOST_CLIENTS = 128, 32
 # Where a replica has room for more, no fewer followed ones run than so many.
 FEWEST_RUNNING = 24
 # Of requests at random: how many come before those that count, how many count, and how many come after them;
@@ -36,8 +35,8 @@ FEWEST_RUNNING = 24
 WARMING, COUNTED, FOLLOWING = 32, 320, 128
 MOST_BEGUN = 512
 LEAST_SECONDS = 1e-9
-# How many times as many requests as run at once a closed loop answers, and of how few clients more.
-ROUNDS, FEWEST_ROUNDS = 4, 8
+# How many requests of a closed loop count at least: more where they are not all alike.
+FEWEST_COUNTED, FEWEST_UNEVEN = 8, 64
 # Bursts that count, and the most that come before them, which they may still meet.
 COUNTED_BURSTS, MOST_EARLIER_BURSTS = 3, 8
 # Cache of so many blocks tells how a request's share grows with its tokens.
@@ -117,34 +116,37 @@ class SimulatedReplica:
         return run.told(BURSTS, counted, requests_per_second=rate, clears_seconds=clears)
 
     def closed_loop(self, clients: int) -> SimulatedLoad:
-        """Return what clients see in a closed loop, warm-up and drain apart.
+        """Return what clients see in a closed loop whose requests are at random places in their answers as it begins.
 
-        They begin evenly within the time of one answer: all at once, their prompts would come together in every round.
+        All sent at once, their prompts would come together in every round.
         """
         each = self._each(clients)
-        weight = self._weight(each * ROUNDS)
+        weight = self._weight(each / MOST_CLIENTS)
         followed = max(1, round(each / weight))
         running = max(1, min(followed, self._places // weight))
-        # Of a queue the first round waited less than all later ones, and the last requests run alone.
-        lengths = self._lengths(followed + max(ROUNDS - 1, FEWEST_ROUNDS // followed) * running)
-        ramp = self._cycle_seconds(clients) * running / followed
-        load = closed_loop_load(lengths, clients=followed, places=running, ramp_seconds=ramp)
+        # Clients without a place wait less in their first round than in all later ones.
+        waiting = followed - running
+        counted = max(running, FEWEST_COUNTED if self._is_even else FEWEST_UNEVEN)
+        load = closed_loop_load(
+            self._lengths(waiting + counted + followed),
+            clients=followed,
+            begun=self._cut(running_lengths(*self._samples(), running)),
+            followed=waiting + counted,
+        )
         run = self._run(load, weight)
-        ordered = sorted(run.served, key=attrgetter("done_at"))
-        counted = ordered[followed : len(ordered) - running]
-        seconds = max(counted[-1].done_at - ordered[followed - 1].done_at, LEAST_SECONDS)
-        return run.told(CLOSED_LOOP, counted, requests_per_second=len(counted) / seconds * clients / followed)
+        told = run.served[followed : followed + counted]
+        cycle = sum(each.done_at - each.sent_at for each in told) / len(told)
+        return run.told(CLOSED_LOOP, told, requests_per_second=clients / max(cycle, LEAST_SECONDS))
 
     def at_rate(self, requests_per_second: float, running: float) -> SimulatedLoad:
         """Return what requests see that come at random at a rate which about so many keep up with on all replicas."""
         ranks = self.replicas * self.replica.degrees.attention_data_parallel
         weight = max(1, math.ceil(running / ranks / MOST_BEGUN))
         begun = max(1, round(running / ranks / weight))
-        inputs, outputs = self._samples()
         load = random_load(
             self._lengths(WARMING + COUNTED + FOLLOWING),
             requests_per_second=requests_per_second / ranks / weight,
-            begun=self._cut(running_lengths(inputs, outputs, begun)),
+            begun=self._cut(running_lengths(*self._samples(), begun)),
             followed=WARMING + COUNTED,
         )
         run = self._run(load, weight)
@@ -154,7 +156,7 @@ class SimulatedReplica:
     def _bursts(self, requests: int, *, bursts: int, seconds: float) -> tuple[Run, float]:
         """Return a run of bursts, and how many requests of the deployment each simulated one stands for."""
         each = self._each(requests)
-        weight = self._weight(each * bursts)
+        weight = self._weight(each * bursts / MOST_IN_BURSTS)
         followed = max(1, round(each / weight))
         load = burst_load(self._lengths(followed * bursts), requests=followed, seconds=seconds)
         return self._run(load, weight), requests / followed
@@ -163,13 +165,6 @@ class SimulatedReplica:
         engine, clock = self.engine(weight)
         simulation = Simulation(engine=engine, clock=clock, load=load)
         return Run(served=simulation.run(), weight=weight, simulation=simulation)
-
-    def _cycle_seconds(self, clients: float) -> float:
-        """Return the time from a client's request to its next one in a closed loop."""
-        busy = min(self.replicas, clients)
-        traffic, places = self.settings.traffic, self.replica.places
-        state = closed_loop(self.pace, traffic, clients=clients / busy, places=places)
-        return state.ttft_seconds + (traffic.output_tokens - 1) * state.tpot_seconds
 
     @property
     def _most_per_second(self) -> float:
@@ -183,9 +178,9 @@ class SimulatedReplica:
         ranks = min(self.replicas * self.replica.degrees.attention_data_parallel, requests)
         return requests / ranks
 
-    def _weight(self, requests: float) -> int:
+    def _weight(self, least: float) -> int:
         """Return how many requests each followed one stands for: never so many that few run."""
-        return max(1, min(math.ceil(requests / MOST_FOLLOWED), self._places // FEWEST_RUNNING))
+        return max(1, min(math.ceil(least), self._places // FEWEST_RUNNING))
 
     @property
     def _places(self) -> int:
@@ -202,6 +197,11 @@ class SimulatedReplica:
         if asked.output_length is not None:
             outputs = sample_tokens(asked.output_length, OUTPUT_LENGTH)
         return inputs, outputs
+
+    @property
+    def _is_even(self) -> bool:
+        """Return whether all requests have the same lengths."""
+        return self.question.input_length is None and self.question.output_length is None
 
     def _lengths(self, count: int) -> tuple[tuple[int, int], ...]:
         return self._cut(request_lengths(*self._samples(), count))

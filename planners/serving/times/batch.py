@@ -95,6 +95,8 @@ class Batch:
     _remaining: float = 0.0
     _expected: float = 0.0
     _ends: list[tuple[int, int, int]] = field(default_factory=list)
+    # Whether ends may lie among them of requests that gave way since they were foreseen.
+    _has_stale: bool = False
 
     def __post_init__(self) -> None:
         """Note what the kind of admission decides, which every step asks for."""
@@ -117,9 +119,10 @@ class Batch:
 
     def steps_alike(self, chunk: int = 0) -> int:
         """Return how many steps pass until a request ends or the cache is full, each with so much of a prompt."""
-        while self._ends and self._is_stale(self._ends[0]):
-            heapq.heappop(self._ends)
-        steps = self._ends[0][0] - self._step if self._ends else MOST_STEPS
+        ends = self._ends
+        while self._has_stale and ends and self._is_stale(ends[0]):
+            heapq.heappop(ends)
+        steps = ends[0][0] - self._step if ends else MOST_STEPS
         if self.grows and len(self.running) > 1:
             taken = self.next_units + (chunk * self.engine.weight if self.takes_chunks else 0)
             steps = min(steps, int(self.room // taken)) if taken else steps
@@ -213,9 +216,9 @@ class Batch:
 
     def ended(self) -> Iterator[Served]:
         """Yield the requests that have put out all their tokens; they run until they are released."""
-        while self._ends and (self._ends[0][0] <= self._step or self._is_stale(self._ends[0])):
+        while self._ends and (self._ends[0][0] <= self._step or (self._has_stale and self._is_stale(self._ends[0]))):
             end = heapq.heappop(self._ends)
-            if not self._is_stale(end):
+            if not (self._has_stale and self._is_stale(end)):
                 request = self.running[end[2]]
                 self._leave(request)
                 yield request
@@ -230,6 +233,7 @@ class Batch:
     def give_way(self) -> Served:
         """Free what the last request holds, and return it."""
         _, request = self.running.popitem()
+        self._has_stale = True
         if request.joined_step >= 0:
             self._leave(request)
             computed = request.length

@@ -8,15 +8,19 @@ cache and its batch limit hold; the others wait for a place.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.operators.surface import FloatArray
 from plimsoll.planners.serving.answer import CurvePoint
 from plimsoll.planners.serving.times.pace import Pace, pace_of
-from plimsoll.planners.serving.times.queueing import occupancy, prompt_wait
+from plimsoll.planners.serving.times.queueing import answers_by_running, occupancy, prompt_wait
 from plimsoll.planners.serving.times.replica_work import ReplicaWork
 from plimsoll.planners.serving.traffic import Traffic
 
 # What p99 stands for.
 TAIL_PART = 0.99
+MOST_KEPT_ANSWERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +66,14 @@ class Deployment:
         """Return what requests see that come at random at this rate; None where they outrun the replicas."""
         rate = requests_per_second / self.replicas
         pace, traffic, prompt = self.pace, self.traffic, self.pace.prompt_seconds
-        # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
-        first, following = pace.first_token_seconds(1), traffic.output_tokens - 1
-
-        def answers_per_second(running: float) -> float:
-            return running / (first + following * _open_token_seconds(pace, traffic, running))
-
-        seen = (
-            occupancy(
-                requests_per_second=rate, places=self.places, answers_per_second=answers_per_second, part=TAIL_PART
-            )
-            if rate * prompt < 1
-            else None
-        )
+        if rate * prompt >= 1:
+            return None
+        answers = _answers_by_running(ByIdentity(pace), traffic, self.places)
+        seen = occupancy(requests_per_second=rate, answers_per_second=answers, part=TAIL_PART)
         if seen is None:
             return None
+        # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
+        first, following = pace.first_token_seconds(1), traffic.output_tokens - 1
         before, place = prompt_wait(requests_per_second=rate, prompt_seconds=prompt), seen.wait
         mean = before.mean_seconds + place.mean_seconds
         # Where fewer than 1 in 100 wait at all, the mean lies above what 99 of them see.
@@ -135,6 +132,16 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, re
         tpot_seconds=tpot,
         requests_per_second=rate * replicas,
         running=running * replicas,
+    )
+
+
+# Replicas of one kind, however many, ask for the same at every rate.
+@lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _answers_by_running(same: ByIdentity[Pace], traffic: Traffic, places: int) -> FloatArray:
+    pace, following = same.value, traffic.output_tokens - 1
+    first = pace.first_token_seconds(1)
+    return answers_by_running(
+        places, lambda running: running / (first + following * _open_token_seconds(pace, traffic, running))
     )
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plimsoll.planners.operators.surface import FloatArray
+
 # Running requests are told apart up to so many; the rate of answers is asked at so many of their numbers between one
 # and its double.
-MOST_RUNNING, RATES_PER_DOUBLING = 2**14, 3
+MOST_RUNNING, RATES_PER_DOUBLING = 2**14, 2
 # A part that adding to a float of 53 bits leaves no trace of.
 NEGLIGIBLE = 2.0**-60
 
@@ -86,31 +88,35 @@ class Occupancy:
     wait: Waiting
 
 
-def occupancy(
-    *, requests_per_second: float, places: int, answers_per_second: Callable[[float], float], part: float
-) -> Occupancy | None:
+def answers_by_running(places: int, answers_per_second: Callable[[float], float]) -> FloatArray:
+    """Return the answers in a second while 1, 2, 3 ... requests run, up to the places."""
+    most = min(places, MOST_RUNNING)
+    doublings = range(most.bit_length() * RATES_PER_DOUBLING + 1)
+    knots = sorted({min(most, round(2 ** (each / RATES_PER_DOUBLING))) for each in doublings})
+    return np.interp(np.arange(1, most + 1), knots, [answers_per_second(float(knot)) for knot in knots])
+
+
+def occupancy(*, requests_per_second: float, answers_per_second: FloatArray, part: float) -> Occupancy | None:
     """Return how many requests run of those that come at random, `crowded` in this part of time; None beyond reach.
+
+    `answers_per_second` are those while 1, 2, 3 ... requests run, up to the places.
 
     A replica whose rate of answers depends on how many run is one server of that rate in a network of queues
     (flow-equivalent server: Chandy, Herzog and Woo 1975, Parametric Analysis of Queuing Networks, IBM J. Res. Dev.
     19(1)): n requests are there in proportion to the product of rate / answers(k) over k = 1 to n, in which answers are
     those of full places beyond them. With answers in proportion to n it is Erlang's M/M/c.
     """
-    most = min(places, MOST_RUNNING)
-    knots = np.unique(np.geomspace(1, most, 2 + RATES_PER_DOUBLING * most.bit_length()).round())
-    counts = np.arange(1, most + 1)
-    answers = np.interp(counts, knots, [answers_per_second(float(knot)) for knot in knots])
-    full = float(answers[-1])
+    full = float(answers_per_second[-1])
     if requests_per_second >= full:
         return None
-    logs = np.concatenate(([0.0], np.cumsum(np.log(requests_per_second / answers))))
+    logs = np.concatenate(([0.0], np.cumsum(np.log(requests_per_second / answers_per_second))))
     weights = np.exp(logs - logs.max())
     ratio = requests_per_second / full
     # All that wait beside those that fill the places.
     weights[-1] /= 1 - ratio
     parts = weights / weights.sum()
     return Occupancy(
-        running=float(parts[1:] @ counts),
+        running=float(parts @ np.arange(len(parts))),
         crowded=float(np.searchsorted(np.cumsum(parts), part)),
         wait=Waiting(probability=float(parts[-1]), seconds_if_any=1 / (full - requests_per_second)),
     )

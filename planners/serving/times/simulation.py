@@ -91,6 +91,10 @@ class Simulation:
     def _advance(self) -> None:
         """Pass over the steps up to the next event."""
         engine, batch = self.engine, self._batch
+        if not self._waiting and not batch.prompts:
+            self._make_room()
+            self._decode_steps()
+            return
         if engine.scheduling.mixes_prompts:
             has_given_way = self._make_room()
             budget = engine.batch_tokens - batch.decoding * engine.weight
@@ -195,7 +199,7 @@ class Simulation:
     def _make_room(self) -> bool:
         """Send running requests back, the last first, until the next step has room; return whether any went."""
         batch, has_given_way = self._batch, False
-        while batch.grows and len(batch.running) > 1 and batch.decoding and batch.next_units > batch.room:
+        while batch.grows and batch.next_units > batch.room and batch.decoding and len(batch.running) > 1:
             self._give_way()
             has_given_way = True
         return has_given_way

@@ -54,13 +54,19 @@ def test_random_gaps_queue_as_they_do_at_random(load):
     assert sum(waits[32:352]) / 320 == pytest.approx(load / 2 / (1 - load), rel=0.07)
 
 
-def test_clients_start_within_their_ramp():
-    assert closed_loop_load(LENGTHS, clients=4, ramp_seconds=8.0).sent_seconds == (0.0, 2.0, 4.0, 6.0)
+def test_clients_whose_requests_run_have_put_out_some_of_their_answers():
+    load = closed_loop_load(((10, 9),) * 5, clients=3, begun=((10, 9),) * 2, followed=4)
+    assert load.lengths[2:] == ((10, 9),) * 5
+    assert (load.sent_seconds, load.begun, load.followed) == ((0.0, 0.0, 0.0), 2, 6)
 
 
-def test_clients_without_a_place_start_as_the_others_run():
-    load = closed_loop_load(LENGTHS, clients=4, places=2, ramp_seconds=8.0)
-    assert load.sent_seconds == (0.0, 4.0, 8.0, 8.0)
+def test_requests_under_way_are_at_random_places_in_their_answers():
+    # What is out counts as of the prompt; of answers of 101 tokens 0 to 99 are, evenly.
+    load = closed_loop_load((), clients=400, begun=((10, 101),) * 400)
+    assert {first + last for first, last in load.lengths} == {111}
+    out = sorted(first - 10 for first, _ in load.lengths)
+    assert 0 <= out[0] < 3 < 97 < out[-1] <= 99
+    assert sum(out) / 400 == pytest.approx(49.5, rel=0.05)
 
 
 def test_no_more_clients_start_than_there_are_requests():
@@ -69,13 +75,6 @@ def test_no_more_clients_start_than_there_are_requests():
 
 def test_bursts_come_together():
     assert burst_load(LENGTHS[:5], requests=2, seconds=3.0).sent_seconds == (0.0, 0.0, 3.0, 3.0, 6.0)
-
-
-def test_requests_under_way_have_put_out_a_part_each():
-    # Two of 9 tokens: a quarter and three quarters of the 8 after the first are done, 2 and 6.
-    load = random_load(((10, 9),), requests_per_second=1.0, begun=((10, 9),) * 2)
-    assert load.lengths == ((12, 7), (16, 3), (10, 9))
-    assert (load.begun, load.sent_seconds[:2], load.followed) == (2, (0.0, 0.0), 3)
 
 
 def test_of_those_that_run_more_are_long():

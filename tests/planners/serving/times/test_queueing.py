@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.serving.times.queueing import Waiting, erlang_delay, occupancy, place_wait, prompt_wait
+from plimsoll.planners.serving.times.queueing import (
+    Waiting,
+    answers_by_running,
+    erlang_delay,
+    occupancy,
+    place_wait,
+    prompt_wait,
+)
 
 
 def test_a_wait_is_none_for_those_who_find_the_way_free():
@@ -58,7 +65,8 @@ def test_the_terms_left_out_change_nothing():
 @pytest.mark.parametrize(("rate", "places"), [(0.7, 1), (5.0, 8), (30.0, 40), (190.0, 200)])
 def test_places_that_do_not_slow_one_another_are_erlangs(rate, places):
     # Each answers one request a second, however many others run.
-    seen = occupancy(requests_per_second=rate, places=places, answers_per_second=lambda running: running, part=0.99)
+    answers = answers_by_running(places, lambda running: running)
+    seen = occupancy(requests_per_second=rate, answers_per_second=answers, part=0.99)
     erlang = place_wait(requests_per_second=rate, service_seconds=1.0, places=places)
     assert seen.running == pytest.approx(rate)
     assert seen.wait.probability == pytest.approx(erlang.probability)
@@ -68,11 +76,12 @@ def test_places_that_do_not_slow_one_another_are_erlangs(rate, places):
 def test_a_server_that_is_shared_has_a_geometric_queue():
     # One request a second in all, whoever runs (M/M/1): n are there with probability 0.2 x 0.8^n, 0.8 in the mean wait
     # for 1 / (1 - 0.8) s of whole answers; of two places 0.64 find both taken.
-    seen = occupancy(requests_per_second=0.8, places=2, answers_per_second=lambda running: 1.0, part=0.99)
+    seen = occupancy(requests_per_second=0.8, answers_per_second=answers_by_running(2, lambda running: 1.0), part=0.99)
     assert seen.wait.probability == pytest.approx(0.64)
     assert seen.wait.seconds_if_any == pytest.approx(5.0)
     assert seen.running == pytest.approx(0.16 + 2 * 0.64)
 
 
 def test_a_rate_beyond_full_places_has_no_steady_state():
-    assert occupancy(requests_per_second=2.0, places=2, answers_per_second=lambda running: running, part=0.99) is None
+    answers = answers_by_running(2, lambda running: running)
+    assert occupancy(requests_per_second=2.0, answers_per_second=answers, part=0.99) is None
