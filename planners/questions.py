@@ -322,7 +322,8 @@ class AllowedChoices:
 class ServingQuestion:
     """A deployment to size. `concurrency` is for the whole deployment, closed loop;
     `requests_per_second` come to it at random. With `burst_seconds` the `concurrency` requests
-    come all at once, again every so many seconds.
+    come all at once, again every so many seconds. Without `simulate` single requests are followed
+    in bursts alone.
 
     Engine settings left None take that engine version's own defaults on that GPU.
     `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
@@ -343,6 +344,7 @@ class ServingQuestion:
     concurrency: int | None = asked(CONCURRENCY)
     requests_per_second: float | None = asked(REQUESTS_PER_SECOND)
     burst_seconds: float | None = asked(SECONDS)
+    simulate: bool = True
     prefix_cache_hit_rate: float = asked(FRACTION, 0.0)
     speculative: Speculation | None = None
     disaggregated: Disaggregation | None = None

@@ -104,7 +104,8 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     if settings.requests_per_second is not None:
         yield RATE_NOTE if best.meets_concurrency else OUTRUN_NOTE
     has_load = settings.requests_per_second is not None or settings.concurrency is not None
-    if has_load and best.state is not None and question.disaggregated is None and not best.is_outrun:
+    is_simulated = question.simulate or best.load is not None
+    if has_load and is_simulated and best.state is not None and question.disaggregated is None and not best.is_outrun:
         yield SIMULATED_NOTE.format(title=settings.profile.title)
     if best.load is not None and best.load.burst_clears_seconds is not None:
         yield BURST_NOTE.format(clears=duration(best.load.burst_clears_seconds))

@@ -257,10 +257,11 @@ def _performance(best: Candidate, derived: Derived) -> Performance | None:
 def _simulated(best: Candidate) -> SimulatedLoad | None:
     """Return what requests see one by one under the asked load.
 
-    None where no load was asked, where requests outrun the replicas, and where prefill has replicas of its own.
+    None where no load or no simulation was asked, requests outrun the replicas, or prefill has replicas of its own.
     """
     settings, deployment = best.settings, best.deployment
-    if best.load is not None or deployment is None or isinstance(deployment, DisaggregatedDeployment):
+    is_divided = isinstance(deployment, DisaggregatedDeployment)
+    if best.load is not None or deployment is None or is_divided or not best.question.simulate:
         return best.load
     replica = simulated_replica(best.question, settings, best.replica, best.replicas, deployment.pace)
     if settings.requests_per_second is not None:

@@ -192,6 +192,11 @@ class ServingPart(Wire):
         description="The `concurrency` requests come all at once, again every so many seconds. If omitted: each client "
         "sends its next request as the last is answered.",
     )
+    simulate: bool | None = Field(
+        default=None,
+        description="Follow single requests under the asked load (`performance.simulated`), which takes 1 to 10 ms. "
+        "If omitted: true. Bursts are always followed.",
+    )
     input_length: LengthDistribution | None = None
     output_length: LengthDistribution | None = None
     prefix_cache_hit_rate: Fraction | None = None

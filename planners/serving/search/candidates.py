@@ -164,7 +164,10 @@ def latency_limits(question: ServingQuestion) -> tuple[float | None, float | Non
 
 def keeps_slo(question: ServingQuestion, state: SteadyState | None) -> bool:
     """Return whether a state keeps the service level that was asked for."""
-    return state is not None and question.slo is not None and slo_part(question, state) <= 1
+    if state is None or question.slo is None:
+        return False
+    first, token = latency_limits(question)
+    return (first is None or state.ttft_seconds <= first) and (token is None or state.tpot_seconds <= token)
 
 
 def slo_part(question: ServingQuestion, state: SteadyState | None) -> float:

@@ -120,12 +120,13 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, re
     first = pace.first_token_seconds(running)
     decoding = (traffic.output_tokens - 1) * tpot
     engine = pace.engine_seconds(running, traffic.output_tokens)
-    held = max(engine, first - _outside_seconds(pace) + decoding)
-    stretched = max(1.0, engine / (first + decoding))
+    alone = first + decoding
+    stretched = max(1.0, engine / alone)
     tpot, first, decoding = tpot * stretched, first * stretched, decoding * stretched
     rate = clients / (first + decoding)
-    if rate * held > places:
-        rate = places / held
+    if clients > running:
+        held = max(engine, alone - _outside_seconds(pace))
+        rate = min(rate, places / held)
         first = clients / rate - decoding
     return SteadyState(
         ttft_seconds=first,

@@ -166,6 +166,14 @@ def test_the_answer_follows_requests_where_a_load_was_asked():
     assert free.plan.performance.simulated is None
 
 
+def test_single_requests_are_not_followed_where_nobody_wants_it():
+    asked = plan_serving(question(input_tokens=1024, output_tokens=128, concurrency=8, simulate=False))
+    assert asked.plan.performance.simulated is None
+    assert not any("performance.simulated" in note for note in asked.assumptions)
+    bursts = question(input_tokens=1024, output_tokens=128, concurrency=8, burst_seconds=60.0, simulate=False)
+    assert plan_serving(bursts).plan.performance.simulated.arrivals == "bursts"
+
+
 def test_bursts_are_simulated_where_they_were_asked():
     # Three bursts of 8, far apart.
     asked = plan_serving(question(input_tokens=1024, output_tokens=128, concurrency=8, burst_seconds=60.0))
