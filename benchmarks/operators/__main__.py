@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.operators.fitting import fitted
-from benchmarks.operators.further import absorbed_tables, exchange_tables, quantization_tables, sparse_tables
+from benchmarks.operators.further import absorbed_tables, exchange_tables, sparse_tables
 from benchmarks.operators.measurements import READERS, Measured
 from benchmarks.operators.report import Miss, write_page
 from plimsoll.planners.operators.surface import FloatArray, Surface
@@ -20,7 +20,6 @@ from plimsoll.planners.operators.tables import FOLDER, SEPARATOR, encoded, membe
 ALL_READERS = {
     "absorbed": absorbed_tables,
     "exchanges": exchange_tables,
-    "quantization": quantization_tables,
     "sparse": sparse_tables,
     **READERS,
 }

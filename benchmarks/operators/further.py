@@ -1,4 +1,4 @@
-"""More tables: the absorbed products of latent attention, exchanges between experts, quantization by itself."""
+"""More tables: the absorbed products of latent attention, exchanges between experts, blocks of sparse attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.operators.measurements import (
     shapes_of,
 )
 from plimsoll.planners.ground.hardware import Gpu
-from plimsoll.planners.operators import absorbed, exchanges, quantization, sparse_latent
+from plimsoll.planners.operators import absorbed, exchanges, sparse_latent
 from plimsoll.planners.operators.surface import FloatArray
 
 MICROSECONDS = 1e6
@@ -29,27 +29,17 @@ LEAST_ROWS = 10
 COMMUNICATING_SMS = 20
 # TensorRT-LLM's table has one model.
 ALLTOALL_HIDDEN, ALLTOALL_PER_TOKEN = 7168, 8
-ALLTOALL_KINDS = {"NVLinkOneSided": exchanges.NVLINK_ONE_SIDED, "NVLinkTwoSided": exchanges.NVLINK_TWO_SIDED}
-# What a direction is made of, and whose values: dispatched in nvfp4, as TensorRT-LLM does with such weights.
-ALLTOALL_STEPS = {
-    exchanges.DISPATCH: ("alltoall_prepare", "alltoall_dispatch"),
-    exchanges.COMBINE: ("alltoall_combine",),
-}
-ALLTOALL_FORMAT = "nvfp4"
-
-
+# Whose values: dispatched in nvfp4, as TensorRT-LLM does with such weights.
+ALLTOALL_KERNEL, ALLTOALL_FORMAT = "NVLinkOneSided", "nvfp4"
+ALLTOALL_STEPS = {exchanges.DISPATCH: ("alltoall_dispatch",), exchanges.COMBINE: ("alltoall_combine",)}
 # Models whose blocks are alike, by a part of their names.
 SPARSE_FAMILIES = {"DeepSeek-V3.2": sparse_latent.DEEPSEEK, "GLM-5": sparse_latent.GLM}
-# Blocks over prompts that were timed eagerly, all or in part, so that the host hides the kernels.
-EAGER_PROMPTS = ("vllm", "sglang")
 
 
 def sparse_tables(folder: Path) -> Iterator[Measured]:
-    """Yield blocks of sparse attention over a cache and over prompts with nothing cached, of kernels the faster."""
+    """Yield blocks of sparse attention over a cache, of an engine's kernels the faster."""
     rows = read_rows(folder, "dsa_module")
-    is_prompt = rows["phase"] == "context"
-    kept = (is_prompt & ~np.isin(rows["engine"], EAGER_PROMPTS) & (rows["step"] == 0)) | ~is_prompt
-    rows = kept_rows(rows, kept)
+    rows = kept_rows(rows, rows["phase"] != "context")
     rows["family"] = np.array(
         [next(SPARSE_FAMILIES[part] for part in SPARSE_FAMILIES if part in m) for m in rows["model"]]
     )
@@ -57,13 +47,10 @@ def sparse_tables(folder: Path) -> Iterator[Measured]:
     for gpu, (engine, release, operation, *formats), group in groups_of(rows, columns):
         choice = sparse_latent.SKIPPED if operation.endswith("skip_indexer") else sparse_latent.INDEXED
         name = sparse_latent.variant(*formats, choice)
-        is_token = "generation" in operation
-        phase = sparse_latent.TOKEN if is_token else sparse_latent.PROMPT
-        sizes, seconds = _fastest(group, ("batch", "step" if is_token else "isl", "heads"))
-        roofline = sparse_latent.token_roofline if is_token else sparse_latent.prompt_roofline
+        sizes, seconds = _fastest(group, ("batch", "step", "heads"))
         yield Measured(
-            card=gpu.id, operator=phase, engine=ENGINES[engine], release=release, variant=name,
-            grid=sparse_latent.TOKEN_GRID if is_token else sparse_latent.PROMPT_GRID, roofline=roofline(gpu, name),
+            card=gpu.id, operator=sparse_latent.OPERATOR, engine=ENGINES[engine], release=release, variant=name,
+            grid=sparse_latent.GRID, roofline=sparse_latent.roofline(gpu, name),
             sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[0], sizes[2]),
         )  # fmt: skip
 
@@ -80,6 +67,7 @@ def _fastest(rows: Rows, sizes: tuple[str, ...]) -> tuple[list[FloatArray], Floa
 def absorbed_tables(folder: Path) -> Iterator[Measured]:
     """Yield the sum of the products before and after attention."""
     rows = newest_rows(read_rows(folder, "mla_bmm"), "dtype")
+    rows = kept_rows(rows, rows["dtype"] == absorbed.PLAIN)
     for gpu, (engine, release, number_format), group in groups_of(rows, ("engine", "version", "dtype")):
         sizes, seconds = _summed(group, "op", ("mla_gen_pre", "mla_gen_post"), ("tokens", "heads"))
         yield Measured(
@@ -89,50 +77,27 @@ def absorbed_tables(folder: Path) -> Iterator[Measured]:
         )  # fmt: skip
 
 
-def quantization_tables(folder: Path) -> Iterator[Measured]:
-    """Yield quantization by a given scale, and with the time to find it."""
-    rows = newest_rows(read_rows(folder, "quantize"))
-    for gpu, (engine, release), group in groups_of(rows, ("engine", "version")):
-        static = ("scale_matrix",)
-        for kind, phases in (
-            (quantization.STATIC, static),
-            (quantization.DYNAMIC, (*static, "compute_scale")),
-        ):
-            sizes, seconds = _summed(group, "phase", phases, ("m", "k"))
-            yield Measured(
-                card=gpu.id, operator=quantization.OPERATOR, engine=ENGINES[engine], release=release, variant=kind,
-                grid=quantization.GRID, roofline=quantization.roofline(gpu, kind),
-                sizes=sizes, seconds=seconds, shapes=shapes_of(sizes[1]),
-            )  # fmt: skip
-
-
 def exchange_tables(folder: Path) -> Iterator[Measured]:
     """Yield dispatch and combine of DeepEP by nodes and of TensorRT-LLM by ranks."""
-    for kind, columns in (
-        (exchanges.LOW_LATENCY, {step: (f"{step}_avg_t_us",) for step in ALLTOALL_STEPS}),
-        (exchanges.NORMAL, {step: (f"{step}_transmit_us", f"{step}_notify_us") for step in ALLTOALL_STEPS}),
-    ):
-        rows = read_rows(folder, kind)
-        if kind == exchanges.NORMAL:
-            default = (rows["dispatch_sms"] == COMMUNICATING_SMS) & (rows["combine_sms"] == COMMUNICATING_SMS)
-            rows = kept_rows(rows, default)
-        for gpu, (release, nodes), group in groups_of(newest_rows(rows, "nodes"), ("version", "nodes"), LEAST_ROWS):
-            tokens, hidden, per_token = numbers(group, "tokens", "hidden", "topk")
-            for step, parts in columns.items():
-                seconds = np.sum(numbers(group, *parts), axis=0) / MICROSECONDS
-                name = exchanges.variant(kind, step, int(nodes))
-                yield _exchange(gpu, "sglang", release, name, [tokens, hidden * per_token], seconds)
+    rows = read_rows(folder, exchanges.NORMAL)
+    default = (rows["dispatch_sms"] == COMMUNICATING_SMS) & (rows["combine_sms"] == COMMUNICATING_SMS)
+    rows = newest_rows(kept_rows(rows, default), "nodes")
+    for gpu, (release, nodes), group in groups_of(rows, ("version", "nodes"), LEAST_ROWS):
+        tokens, hidden, per_token = numbers(group, "tokens", "hidden", "topk")
+        for step in ALLTOALL_STEPS:
+            seconds = np.sum(numbers(group, f"{step}_transmit_us", f"{step}_notify_us"), axis=0) / MICROSECONDS
+            name = exchanges.variant(exchanges.NORMAL, step, int(nodes))
+            yield _exchange(gpu, "sglang", release, name, [tokens, hidden * per_token], seconds)
     yield from _alltoall_tables(folder)
 
 
 def _alltoall_tables(folder: Path) -> Iterator[Measured]:
     rows = read_rows(folder, "trtllm_alltoall")
-    rows = kept_rows(rows, rows["dtype"] == ALLTOALL_FORMAT)
-    for gpu, (kernel, release, ranks), group in groups_of(rows, ("kernel", "version", "ep"), LEAST_ROWS):
+    rows = kept_rows(rows, (rows["dtype"] == ALLTOALL_FORMAT) & (rows["kernel"] == ALLTOALL_KERNEL))
+    for gpu, (release, ranks), group in groups_of(rows, ("version", "ep"), LEAST_ROWS):
         for step, operations in ALLTOALL_STEPS.items():
-            measured = tuple(name for name in operations if name in group["op"])
-            (tokens,), seconds = _summed(group, "op", measured, ("tokens",))
-            name = exchanges.variant(ALLTOALL_KINDS[kernel], step, int(ranks))
+            (tokens,), seconds = _summed(group, "op", operations, ("tokens",))
+            name = exchanges.variant(exchanges.NVLINK_ONE_SIDED, step, int(ranks))
             row = np.full_like(tokens, ALLTOALL_HIDDEN * ALLTOALL_PER_TOKEN)
             yield _exchange(gpu, ENGINES["trtllm"], release, name, [tokens, row], seconds)
 

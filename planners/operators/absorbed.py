@@ -47,8 +47,12 @@ class AbsorbedProducts:
         return self.surface.seconds(tokens, heads)
 
 
-def absorbed_products(gpu: Gpu, engine: str, number_format: str = PLAIN) -> AbsorbedProducts | None:
-    """Return the products in a format, 16-bit ones where it was not measured, None where no card was."""
-    wanted = [(name,) for name in dict.fromkeys((number_format, PLAIN))]
-    found = find(gpu, OPERATOR, engine, wanted, GRID, roofline)
+def absorbed_products(gpu: Gpu, engine: str) -> AbsorbedProducts | None:
+    """Return the products, None where no card was measured.
+
+    Engines unpack these weights to 16 bits where a checkpoint in fp8 has scales by blocks (vllm, mla_attention.py,
+    get_and_maybe_dequant_weights; sglang, deepseek_v2.py, block_quant_dequant; tensorrt_llm, model_config.py, which
+    excludes kv_b_proj from its products in fp8).
+    """
+    found = find(gpu, OPERATOR, engine, [(PLAIN,)], GRID, roofline)
     return None if found is None else AbsorbedProducts(surface=found[0], evidence=found[1])

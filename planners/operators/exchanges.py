@@ -1,4 +1,4 @@
-"""Exchanges of tokens between the ranks that experts are divided over: DeepEP's two kinds, and TensorRT-LLM's."""
+"""Exchanges of tokens between the ranks that experts are divided over: DeepEP's, and TensorRT-LLM's over NVLink."""
 
 from __future__ import annotations
 
@@ -15,20 +15,16 @@ OPERATOR = "exchanges"
 # A rank's tokens, features of a token times its experts.
 GRID = Grid(knots=(tuple(range(18)), (12, 14, 15, 16, 17, 18)), grows=(0, 1))
 DISPATCH, COMBINE = "dispatch", "combine"
-LOW_LATENCY, NORMAL, NVLINK_ONE_SIDED, NVLINK_TWO_SIDED = (
-    "deepep_low_latency",
-    "deepep_normal",
-    "nvlink_one_sided",
-    "nvlink_two_sided",
-)
+NORMAL, NVLINK_ONE_SIDED = "deepep_normal", "nvlink_one_sided"
 # DeepEP is measured by nodes, with 8 GPUs each, TensorRT-LLM's by ranks of one NVLink domain.
 MEASURED_SPANS = {
-    LOW_LATENCY: (1, 2, 4, 8),
     NORMAL: (1, 2, 4, 8),
     NVLINK_ONE_SIDED: (2, 4, 8, 16),
-    NVLINK_TWO_SIDED: (2, 4, 8, 16, 32, 64),
 }
+# Bytes of a dispatched value as measured, scales counted: fp8 with a scale in fp32 for 128, and nvfp4.
+MEASURED_BYTES = {NORMAL: 1 + 4 / 128, NVLINK_ONE_SIDED: 0.5 + 1 / 16}
 # Bytes of a value at least: dispatched in fp8, with TensorRT-LLM in nvfp4, and combined in 16 bits.
+COMBINED_BYTES = 2.0
 LEAST_BYTES = {DISPATCH: 0.5, COMBINE: 1.0}
 # Part of a token's copies that leave the GPU at least: one goes to each rank with any of its experts, here of two.
 LEAST_PART_SENT = 1 / 16
@@ -58,15 +54,29 @@ class Exchange:
 
     surface: Surface
     evidence: Evidence
+    measured_bytes: float
 
-    def seconds(self, tokens: npt.ArrayLike, hidden: npt.ArrayLike, per_token: npt.ArrayLike) -> FloatArray:
-        """Return the seconds of one layer for so many tokens of each rank, evenly routed."""
+    def seconds(
+        self,
+        tokens: npt.ArrayLike,
+        hidden: npt.ArrayLike,
+        per_token: npt.ArrayLike,
+        *,
+        value_bytes: float | None = None,
+    ) -> FloatArray:
+        """Return the seconds of one layer for so many tokens of each rank, evenly routed.
+
+        Values in other formats than the measured take as long as the tokens that are as many bytes.
+        """
         row = np.asarray(hidden, dtype=np.float64) * np.asarray(per_token, dtype=np.float64)
-        return self.surface.seconds(tokens, row)
+        alike = 1.0 if value_bytes is None else value_bytes / self.measured_bytes
+        return self.surface.seconds(alike * np.asarray(tokens, dtype=np.float64), row)
 
 
 def exchange(gpu: Gpu, engine: str, kind: str, step: str, span: int) -> Exchange | None:
     """Return an exchange over so many nodes or ranks, by the nearest that was measured, None where no card was."""
     spans = sorted(MEASURED_SPANS[kind], key=lambda each: abs(np.log2(each / span)))
     found = find(gpu, OPERATOR, engine, [(variant(kind, step, each),) for each in spans], GRID, roofline)
-    return None if found is None else Exchange(surface=found[0], evidence=found[1])
+    # Sums come back in 16 bits, whatever was sent.
+    sent = MEASURED_BYTES[kind] if step == DISPATCH else COMBINED_BYTES
+    return None if found is None else Exchange(surface=found[0], evidence=found[1], measured_bytes=sent)

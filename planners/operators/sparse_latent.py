@@ -1,4 +1,4 @@
-"""Whole blocks of DeepSeek sparse attention: projections, indexer and attention over the entries that it picks."""
+"""Whole blocks of DeepSeek sparse attention over a cache: projections, indexer, attention over the picked entries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from plimsoll.planners.ground.hardware import Gpu
-from plimsoll.planners.operators.formats import FORMATS, operations_per_second
+from plimsoll.planners.operators.formats import FORMATS
 from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface
 from plimsoll.planners.operators.tables import Evidence, find
 
-TOKEN, PROMPT = "sparse_token_block", "sparse_prompt_block"
+OPERATOR = "sparse_token_block"
 # Sequences, cached tokens of each, heads of one rank.
-TOKEN_GRID = Grid(
+GRID = Grid(
     knots=((0, 2, 4, 6, 8, 10), (0, 8, 10, 11, 12, 13, 14, 16, 18, 20), (0, 1, 2, 3, 4, 5, 6, 7)), grows=(0, 1, 2)
 )
-# Sequences, tokens of each, heads of one rank.
-PROMPT_GRID = Grid(
-    knots=((0, 2, 4, 6, 8), (0, 4, 6, 8, 10, 11, 12, 13, 14, 15), (0, 1, 2, 3, 4, 5, 6, 7)), grows=(0, 1, 2)
-)
 DEEPSEEK, GLM = "deepseek_v3.2", "glm_5"
+# The measured families, by hidden features and those of the query's latent.
+FAMILIES = {(7168, 1536): DEEPSEEK, (6144, 2048): GLM}
 # An indexer picks entries in each layer, or an earlier layer's choice is used again (GLM-5.2).
 INDEXED, SKIPPED = "indexed", "skipped"
 CACHE_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
@@ -45,7 +43,7 @@ def _weights(heads: FloatArray) -> FloatArray:
     return latents + heads * (QUERY_LATENT * QUERY_SIZE + VALUE_SIZE * HIDDEN)
 
 
-def token_roofline(gpu: Gpu, name: str) -> Roofline:
+def roofline(gpu: Gpu, name: str) -> Roofline:
     """Return the time to read the weights and the entries that are picked once."""
     _, cache_format, weight_format, _ = name.split(",")
     weight, cache = FORMATS[weight_format].weight_bytes, CACHE_BYTES[cache_format]
@@ -57,18 +55,6 @@ def token_roofline(gpu: Gpu, name: str) -> Roofline:
     return seconds
 
 
-def prompt_roofline(gpu: Gpu, name: str) -> Roofline:
-    """Return the longer of reading the weights once and of multiplying by them."""
-    weight = FORMATS[name.split(",")[2]]
-    rate = operations_per_second(gpu, weight.arithmetic)
-
-    def seconds(sequences: FloatArray, tokens: FloatArray, heads: FloatArray) -> FloatArray:
-        read = weight.weight_bytes * _weights(heads) / gpu.memory_bytes_per_second
-        return np.asarray(np.maximum(read, 2 * sequences * tokens * _weights(heads) / rate))
-
-    return seconds
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SparseBlock:
     """A layer's whole attention block on one rank, its norms and the exchange between ranks apart."""
@@ -76,15 +62,15 @@ class SparseBlock:
     surface: Surface
     evidence: Evidence
 
-    def seconds(self, sequences: npt.ArrayLike, tokens: npt.ArrayLike, heads: npt.ArrayLike) -> FloatArray:
-        """Return the seconds of a layer; `tokens` of each sequence are cached ones, or those of its prompt."""
-        return self.surface.seconds(sequences, tokens, heads)
+    def seconds(self, sequences: npt.ArrayLike, cached: npt.ArrayLike, heads: npt.ArrayLike) -> FloatArray:
+        """Return the seconds of a layer for one new token in each sequence."""
+        return self.surface.seconds(sequences, cached, heads)
 
 
 def sparse_block(
-    gpu: Gpu, engine: str, phase: str, family: str, weight_format: str, cache_format: str, *, indexes: bool = True
+    gpu: Gpu, engine: str, family: str, weight_format: str, cache_format: str, *, indexes: bool = True
 ) -> SparseBlock | None:
-    """Return the block of a family of models in a phase (`TOKEN` or `PROMPT`), None where none was measured.
+    """Return the block of a family of models, None where none was measured.
 
     Weights in another format, and then a cache in another, stand in where a block was not measured in its own; a block
     that skips the indexer has one with it stand in.
@@ -98,6 +84,5 @@ def sparse_block(
         for weights in formats
         for cache in dict.fromkeys((cache_format, *CACHE_BYTES))
     ]
-    grid, roofline = (TOKEN_GRID, token_roofline) if phase == TOKEN else (PROMPT_GRID, prompt_roofline)
-    found = find(gpu, phase, engine, [(asked,), *wanted], grid, roofline)
+    found = find(gpu, OPERATOR, engine, [(asked,), *wanted], GRID, roofline)
     return None if found is None else SparseBlock(surface=found[0], evidence=found[1])

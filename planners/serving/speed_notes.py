@@ -19,6 +19,8 @@ OPERATOR_WORDS = {
     "collectives": "all-reduces",
     "token_attention": "attention",
     "latent_token_attention": "latent attention",
+    "sparse_token_block": "sparse latent attention",
+    "exchanges": "exchanges between experts",
     "gated_delta": "linear attention",
     "channel_delta": "linear attention",
 }

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.accuracy.serving.fit import Floats, Problem, band, first_token_problem, token_problem
 from benchmarks.accuracy.serving.latencies import GPUS, LatencyCase, latency_cases
 from plimsoll.planners.operators import tables
-from plimsoll.planners.serving.times import attention_seconds, pace, rank_operators
+from plimsoll.planners.serving.times import attention_seconds, pace, rank_exchanges, rank_operators
 from plimsoll.planners.serving.times.efficiency import CARD_SPREAD, Band
 
 # Cards of one chip, whose tables would tell of one another.
@@ -19,7 +19,8 @@ KEPT = (
     rank_operators.dense_operators,
     rank_operators.head_seconds,
     rank_operators.expert_operators,
-    rank_operators.exchanges,
+    rank_operators.within_blocks_seconds,
+    rank_exchanges.exchanges,
     attention_seconds.token_seconds,
     attention_seconds.prompt_seconds,
     attention_seconds.attention_evidence,

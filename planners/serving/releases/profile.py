@@ -47,7 +47,9 @@ class EngineProfile:
     others fills is padded; `divides_contexts` whether there is decode context
     parallelism. `gpu_memory_utilization` is None where the engine derives it, and
     `reserve` says from what. `timed_as` names the engine's efficiencies, None if
-    its speed is not described. `compressed_layout` is how it lays DeepSeek-V4's cache out.
+    its speed is not described. Ranks with whole experts send each token to those of its own by
+    `domain_exchange` among cards with NVLink to one another and by `network_exchange` beyond, as in
+    `operators/exchanges.py`; None where they gather all. `compressed_layout` is how it lays DeepSeek-V4's cache out.
     Sparse latents have blocks of `sparse_block_size` tokens, None where of `block_size` like all others.
     The sampler takes `sampler_bytes_per_logit` beside the logits, and keeps at most
     `sampler_scratch_rows` rows of the vocabulary in fp32. With `profiles_latent_contexts`
@@ -73,6 +75,8 @@ class EngineProfile:
     pools: TokenPoolRules
     capabilities: Capabilities
     timed_as: str | None
+    domain_exchange: str | None = None
+    network_exchange: str | None = None
     reserve: Reserve | None = None
     cuda_graphs_in_budget: bool
     subtracts_null_block: bool

@@ -1,4 +1,4 @@
-"""What one rank computes for the tokens of a step but its attention: products, experts, small kernels, all-reduces.
+"""What one rank computes for the tokens of a step but its attention: products, experts, small kernels.
 
 Each is priced by a measured surface (`planners/operators`) over the tokens of the step, all layers together.
 """
@@ -6,7 +6,7 @@ Each is priced by a measured surface (`planners/operators`) over the tokens of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,21 +16,18 @@ from plimsoll.planners.architecture import Block, ModelSpec, Operation, Operatio
 from plimsoll.planners.architecture.weight import Part
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.operators.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective
 from plimsoll.planners.operators.experts import KERNELS
 from plimsoll.planners.operators.experts import experts as expert_surface
 from plimsoll.planners.operators.products import products
 from plimsoll.planners.operators.routing import Popularity, Routing, touched
+from plimsoll.planners.operators.sparse_latent import FAMILIES
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.quantization.stacks import BY_EVERY_STACK
-from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WeightFormat
 from plimsoll.planners.serving.releases.expert_kernels import ExpertKernel, expert_kernel
 from plimsoll.planners.serving.times.curve import SIZES, FloatArray
 from plimsoll.planners.serving.times.operand_formats import PLAIN, OperandFormats
 
-# Attention's output and the feed-forward's are each summed over the ranks (Shoeybi et al. 2019, arXiv:1909.08053).
-ALL_REDUCES_PER_LAYER = 2
 ACTIVATION_BYTES = 2
 # Tensors that a small kernel reads and writes of its output's width: a norm the residual stream beside its input.
 NORM_TENSORS, OTHER_TENSORS = 4, 3
@@ -45,6 +42,7 @@ ROUTING = Routing(popularity=Popularity.ZIPF, exponent=0.7)
 KEYS_AND_VALUES = frozenset({"key_projection", "value_projection"})
 # Made of latents by attention itself, where a prompt is computed, and of a token not at all.
 LATENT_UP = "key_value_up"
+QUERY_LATENT = "query_down"
 MOST_KEPT = 1024
 
 
@@ -75,34 +73,54 @@ class Priced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
+    """One product; `is_within` a block of attention that was measured whole."""
+
     outputs: float
     inputs: float
     number_format: str
     repeats: int
+    is_within: bool
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def dense_operators(rank: Rank) -> Priced:
     """Return a rank's products and small kernels over a step's tokens: all but attention, experts and the head."""
     model, gpu = rank.model.value, rank.gpu.value
-    found = [each for block in model.layers for each in _products(block, rank)]
-    seconds = np.zeros_like(SIZES)
-    evidence = []
-    for number_format in dict.fromkeys(each.number_format for each in found):
-        of_format = [each for each in found if each.number_format == number_format]
-        kernel = products(gpu, rank.operators_engine, number_format)
-        shapes = [(each.outputs, each.inputs) for each in of_format]
-        outputs, inputs = (np.array(sizes)[:, None] for sizes in zip(*shapes, strict=True))
-        repeats = np.array([each.repeats for each in of_format])
-        seconds += _plain(rank, number_format) * (repeats @ kernel.seconds(SIZES[None, :], outputs, inputs))
-        evidence.append(kernel.evidence)
-    small = [(operation, block) for block in model.layers for operation in block.operations if operation.kind in SMALL]
+    found = [each for block in model.layers for each in _products(block, rank) if not each.is_within]
+    seconds, evidence = _products_seconds(found, rank, SIZES)
+    small = [
+        (operation, block) for block in model.layers for operation in block.operations if _is_small(operation, block)
+    ]
     moved = sum(block.repeats * _small_bytes(operation, block, rank) for operation, block in small)
     return Priced(
         seconds=seconds + SIZES * moved / gpu.memory_bytes_per_second,
         kernels=sum(each.repeats for each in found) + sum(block.repeats for _, block in small),
-        evidence=tuple(evidence),
+        evidence=evidence,
     )
+
+
+def _products_seconds(
+    found: Sequence[_Product], rank: Rank, rows: FloatArray
+) -> tuple[FloatArray, tuple[Evidence, ...]]:
+    """Return the seconds of products with so many rows each, all together, and what they rest on."""
+    seconds = np.zeros_like(rows)
+    evidence = []
+    for number_format in dict.fromkeys(each.number_format for each in found):
+        of_format = [each for each in found if each.number_format == number_format]
+        kernel = products(rank.gpu.value, rank.operators_engine, number_format)
+        shapes = [(each.outputs, each.inputs) for each in of_format]
+        outputs, inputs = (np.array(sizes)[:, None] for sizes in zip(*shapes, strict=True))
+        repeats = np.array([each.repeats for each in of_format])
+        seconds += _plain(rank, number_format) * (repeats @ kernel.seconds(rows[None, :], outputs, inputs))
+        evidence.append(kernel.evidence)
+    return seconds, tuple(evidence)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def within_blocks_seconds(rank: Rank, rows: float) -> float:
+    """Return the seconds over so many tokens of all products that decode steps have within whole blocks."""
+    found = [each for block in rank.model.value.layers for each in _products(block, rank) if each.is_within]
+    return float(_products_seconds(found, rank, np.array([rows]))[0][0])
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -121,15 +139,33 @@ def _plain(rank: Rank, number_format: str) -> float:
 
 def _products(block: Block, rank: Rank) -> Iterator[_Product]:
     """Yield a layer's products as engines do them: those of one input at once, their matrices side by side."""
-    together: dict[tuple[tuple[str, ...], Region, float, str], float] = {}
+    is_whole = measured_family(block) is not None
+    together: dict[tuple[tuple[str, ...], Region, float, str, bool], float] = {}
     for operation in block.operations:
         if operation.matmul_shape is None or part_of(operation) is Part.EXPERT or operation.name == LATENT_UP:
             continue
         inputs, outputs = _local_shape(operation, rank)
-        key = (operation.inputs, operation.region, inputs, _format_of(operation, rank))
+        is_within = is_whole and part_of(operation) is Part.ATTENTION
+        key = (operation.inputs, operation.region, inputs, format_of(operation, rank), is_within)
         together[key] = together.get(key, 0.0) + outputs
-    for (_, _, inputs, number_format), outputs in together.items():
-        yield _Product(outputs=outputs, inputs=inputs, number_format=number_format, repeats=block.repeats)
+    for (_, _, inputs, number_format, is_within), outputs in together.items():
+        yield _Product(
+            outputs=outputs,
+            inputs=inputs,
+            number_format=number_format,
+            repeats=block.repeats,
+            is_within=is_within,
+        )
+
+
+def measured_family(block: Block) -> str | None:
+    """Return the family of models whose blocks of sparse latent attention were measured whole as this layer's.
+
+    Those have their products, angles and indexer in their time.
+    """
+    shapes = {each.name: each.matmul_shape for each in block.operations if each.matmul_shape is not None}
+    is_sparse = any(each.window for each in block.operations) and LATENT_UP in shapes
+    return FAMILIES.get(shapes.get(QUERY_LATENT, (0, 0))) if is_sparse else None
 
 
 def _local_shape(operation: Operation, rank: Rank) -> tuple[float, float]:
@@ -153,12 +189,18 @@ def part_of(operation: Operation) -> Part:
     return named.get(first, Part.ATTENTION)
 
 
-def _format_of(operation: Operation, rank: Rank) -> str:
+def format_of(operation: Operation, rank: Rank) -> str:
     """Return the format of a product's matrix, the plain one where the weights' format leaves that part alone."""
     part, stack = part_of(operation), rank.weights.stack_of(rank.model.value)
     if stack is None or part in BY_EVERY_STACK or part in stack.leaves_alone:
         return PLAIN
     return rank.formats.dense
+
+
+def _is_small(operation: Operation, block: Block) -> bool:
+    """Return whether an operation is a small kernel of its own; a block measured whole has its rotation within."""
+    is_within = operation.kind is OperationKind.ROTARY and measured_family(block) is not None
+    return operation.kind in SMALL and not is_within
 
 
 def _small_bytes(operation: Operation, block: Block, rank: Rank) -> float:
@@ -263,35 +305,3 @@ def _kernel_seconds(
         local = touched(SIZES, mixture.experts, per_token, routing=ROUTING) / expert_parallel
         seconds = surface.seconds(local, rows, mixture.hidden, mixture.inner)
     return seconds, surface.evidence
-
-
-@lru_cache(maxsize=MOST_KEPT)
-def exchanges(rank: Rank, degrees: Degrees, gpus_per_node: int) -> Priced:
-    """Return a rank's exchanges with the others of its stage over a step's tokens; `kernels` counts them.
-
-    Ranks of attention data parallelism gather all their tokens before the experts and scatter the sums after
-    (vllm/config/parallel.py, all2all_backend allgather_reducescatter).
-    """
-    model, gpu = rank.model.value, rank.gpu.value
-    hidden_bytes = model.hidden_size * rank.weights.dense_bytes
-    mixtures = sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
-    is_copied = degrees.attention_data_parallel > 1
-    seconds, count = np.zeros_like(SIZES), 0
-    evidence: list[Evidence] = []
-    sums = ALL_REDUCES_PER_LAYER * model.num_layers - (mixtures if is_copied else 0)
-    wanted = [(ALL_REDUCE, degrees.tensor_parallel, sums, SIZES * hidden_bytes)]
-    if is_copied:
-        gathered = SIZES * hidden_bytes * degrees.attention_data_parallel
-        wanted += [(name, degrees.ranks_per_stage, mixtures, gathered) for name in (ALL_GATHER, REDUCE_SCATTER)]
-    for operation, ranks, times, message in wanted:
-        if ranks == 1:
-            continue
-        if ranks > gpus_per_node:
-            sent = 2 * (ranks - 1) / ranks if operation == ALL_REDUCE else (ranks - 1) / ranks
-            seconds += times * sent * message / gpu.nic_bytes_per_second
-        else:
-            kernel = collective(gpu, rank.operators_engine, operation, ranks)
-            seconds += times * kernel.seconds(message)
-            evidence.extend(kernel.evidence)
-        count += times
-    return Priced(seconds=seconds, kernels=count, evidence=tuple(evidence))

@@ -22,14 +22,8 @@ from plimsoll.planners.serving.times.attention_seconds import (
 from plimsoll.planners.serving.times.curve import Curve
 from plimsoll.planners.serving.times.efficiency import CARD_SPREAD, Band, Efficiency, engine_efficiency
 from plimsoll.planners.serving.times.operand_formats import operand_formats
-from plimsoll.planners.serving.times.rank_operators import (
-    ALL_REDUCES_PER_LAYER,
-    Rank,
-    dense_operators,
-    exchanges,
-    expert_operators,
-    head_seconds,
-)
+from plimsoll.planners.serving.times.rank_exchanges import ALL_REDUCES_PER_LAYER, ExchangeKinds, exchanges
+from plimsoll.planners.serving.times.rank_operators import Rank, dense_operators, expert_operators, head_seconds
 from plimsoll.planners.serving.weights.stages import Stage
 from plimsoll.planners.timing.efficiency import network_hop_seconds
 
@@ -155,7 +149,8 @@ def replica_work(
         tensor_parallel=degrees.tensor_parallel,
     )
     attention = CachedRank(rank=rank, cache=settings.kv, decode_context_parallel=degrees.decode_context_parallel)
-    dense, exchanged = dense_operators(rank), exchanges(rank, degrees, within_node)
+    kinds = ExchangeKinds(in_domain=profile.domain_exchange, between_nodes=profile.network_exchange)
+    dense, exchanged = dense_operators(rank), exchanges(rank, degrees, within_node, kinds)
     experts = expert_operators(rank, degrees.expert_parallel, degrees.expert_tensor_parallel)
     attended, is_measured = attention_evidence(attention)
     evidence = (*dense.evidence, *(() if experts is None else experts.evidence), *exchanged.evidence, *attended)

@@ -20,13 +20,8 @@ def test_their_weights_are_read_once():
 
 
 def test_more_tokens_and_heads_never_take_less():
-    priced = absorbed_products(H100, "sglang", "fp8")
+    priced = absorbed_products(H100, "sglang")
     tokens, heads = np.exp2(np.linspace(0, 15, 40))[:, None], np.arange(1, 129)
 
     assert (np.diff(priced.seconds(tokens, heads), axis=0) >= -1e-12).all()
     assert (np.diff(priced.seconds(tokens, heads), axis=1) >= -1e-12).all()
-
-
-def test_an_engine_without_products_in_fp8_has_16_bit_ones_stand_in():
-    assert absorbed_products(H100, "vllm", "fp8").evidence.variant in ("fp8", "bfloat16")
-    assert absorbed_products(catalogue().gpu("a100-sxm-80gb"), "sglang", "fp8").evidence.variant == "bfloat16"

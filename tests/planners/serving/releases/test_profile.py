@@ -134,3 +134,17 @@ def test_versions_with_changes_are_known_ones_and_ascend(engine: str):
     versions = versions_with_changes(engine)
     assert [engine_profile(engine, version).engine for version in versions] == [engine] * len(versions)
     assert sorted(versions, key=lambda version: [int(part) for part in version.split(".")]) == list(versions)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "expected"),
+    [
+        ("tensorrt-llm", "1.2", (None, None)),
+        ("tensorrt-llm", "1.3", ("nvlink_one_sided", "deepep_normal")),
+        ("vllm", None, (None, None)),
+        ("sglang", None, (None, None)),
+    ],
+)
+def test_what_sends_tokens_to_their_experts_where_nobody_says(engine, version, expected):
+    profile = engine_profile(engine, version)
+    assert (profile.domain_exchange, profile.network_exchange) == expected

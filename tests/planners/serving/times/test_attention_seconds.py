@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.operators.absorbed import absorbed_products
 from plimsoll.planners.operators.attention import prompt_attention, token_attention
 from plimsoll.planners.operators.latent import latent_prompt_attention, latent_token_attention
 from plimsoll.planners.operators.products import products
 from plimsoll.planners.operators.recurrent import TOKEN, recurrence
+from plimsoll.planners.operators.sparse_latent import DEEPSEEK, sparse_block
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS
 from plimsoll.planners.serving.times.attention_seconds import (
     CachedRank,
@@ -19,6 +21,7 @@ from plimsoll.planners.serving.times.attention_seconds import (
     token_seconds,
 )
 from plimsoll.planners.serving.times.curve import SIZES
+from plimsoll.planners.serving.times.rank_operators import dense_operators
 from tests.planners.serving.factories import H100, LLAMA_8B, hybrid, model
 from tests.planners.serving.times.test_rank_operators import DEEPSEEK_V2_LITE, rank
 
@@ -28,6 +31,15 @@ QWEN3_NEXT = {
     "linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4, "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512, "max_position_embeddings": 262144,
+}  # fmt: skip
+
+# DeepSeek-V3.2's attention in three dense layers.
+DEEPSEEK_V32 = {
+    "model_type": "deepseek_v32", "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+    "moe_intermediate_size": 2048, "num_hidden_layers": 3, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048, "max_position_embeddings": 163840,
 }  # fmt: skip
 
 MAMBA2 = model(
@@ -73,11 +85,46 @@ def test_no_token_looks_further_back_than_its_window():
 
 
 def test_a_token_over_latents_goes_down_to_their_width_and_up_again():
+    kernel, absorbed = latent_token_attention(H100, "vllm"), absorbed_products(H100, "vllm")
+    assert kernel is not None
+    assert absorbed is not None
+    expected = 27 * (kernel.seconds(SIZES, 4096, 16) + absorbed.seconds(SIZES, 16))
+    assert token_seconds(cached(DEEPSEEK_V2_LITE), 4096) == pytest.approx(expected)
+
+
+def test_latents_of_other_sizes_than_the_measured_are_multiplied_as_one_product():
     kernel, up = latent_token_attention(H100, "vllm"), products(H100, "vllm", "bfloat16")
     assert kernel is not None
-    # 16 heads of 128 + 128 features out of a latent of 512.
-    expected = 27 * (kernel.seconds(SIZES, 4096, 16) + up.seconds(SIZES, 16 * 256, 512))
-    assert token_seconds(cached(DEEPSEEK_V2_LITE), 4096) == pytest.approx(expected)
+    # 16 heads of 192 + 256 features out of a latent of 512.
+    expected = 27 * (kernel.seconds(SIZES, 4096, 16) + up.seconds(SIZES, 16 * 448, 512))
+    wide = {**DEEPSEEK_V2_LITE, "qk_nope_head_dim": 192, "v_head_dim": 256}
+    assert token_seconds(cached(wide), 4096) == pytest.approx(expected)
+
+
+def test_a_whole_block_of_sparse_attention_stands_for_its_products_and_its_indexer():
+    block = sparse_block(H100, "vllm", DEEPSEEK, "fp8_block", "fp8")
+    assert block is not None
+    one = cached(DEEPSEEK_V32, cache="fp8", weights="fp8", has_scale_blocks=True, tensor_parallel=8)
+    assert token_seconds(one, 8192) == pytest.approx(3 * block.seconds(SIZES, 8192, 16))
+    # A layer's feed-forward is left, and two norms and an activation beside: all three layers are dense.
+    assert dense_operators(one.rank).kernels == 3 * (2 + 2 + 1)
+    evidence, is_measured = attention_evidence(one)
+    assert [each.operator for each in evidence] == ["sparse_token_block"]
+    assert is_measured
+
+
+def test_a_prompt_through_sparse_attention_has_its_products_beside_the_cards_rates():
+    one = cached(DEEPSEEK_V32, cache="fp8", weights="fp8", has_scale_blocks=True, tensor_parallel=8)
+    kernel = products(H100, "vllm", "fp8_block")
+    # On one rank of 8: latents of 1,536 and 576 and the indexer's key and weights, then 16 heads of 192 and the
+    # indexer's 64 queries of 128, and the output's 16 values of 128.
+    shapes = [(1536 + 576 + 128 + 64, 7168), (16 * 192, 1536), (64 * 128, 1536), (7168, 16 * 128)]
+    multiplied = 3 * sum(float(kernel.seconds(4096, *shape)) for shape in shapes)
+    # 4,096 tokens look back on 2,048.5 positions on average, all of which the indexer scores; the attention looks at no
+    # more than 2,048: (2,048 x 2,049 / 2 + 2,048 x 2,048) / 4,096 = 1,536.25.
+    scored = 4096 * 2 * 64 * 129 * 2048.5 / 1979e12 / 0.4
+    attended = 4096 * 2 * 16 * 320 * 1536.25 / 989.4e12 / 0.6
+    assert prompt_seconds(one, 4096, 4096) == pytest.approx(multiplied + 3 * (scored + attended), rel=0.001)
 
 
 def test_short_prompts_are_attended_to_together():

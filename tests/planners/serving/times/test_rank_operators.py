@@ -10,11 +10,9 @@ from plimsoll.planners.architecture import Part
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.operators.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, collective
 from plimsoll.planners.operators.experts import experts
 from plimsoll.planners.operators.products import products
 from plimsoll.planners.operators.routing import touched
-from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 from plimsoll.planners.serving.times.curve import SIZES
 from plimsoll.planners.serving.times.operand_formats import operand_formats
@@ -22,9 +20,9 @@ from plimsoll.planners.serving.times.rank_operators import (
     ROUTING,
     Rank,
     dense_operators,
-    exchanges,
     expert_operators,
     head_seconds,
+    within_blocks_seconds,
 )
 from tests.planners.serving.factories import H100, LLAMA_8B, MIXTRAL, model
 
@@ -37,15 +35,17 @@ DEEPSEEK_V2_LITE = {
 }  # fmt: skip
 
 
-def rank(config=LLAMA_8B, *, weights="bf16", tensor_parallel=1, has_scale_blocks=False) -> Rank:
+def rank(
+    config=LLAMA_8B, *, weights="bf16", tensor_parallel=1, has_scale_blocks=False, gpu=H100, engine="vllm"
+) -> Rank:
     served = WEIGHT_FORMATS[weights]
     return Rank(
         model=ByIdentity(model(config)),
-        gpu=ByIdentity(H100),
-        operators_engine="vllm",
+        gpu=ByIdentity(gpu),
+        operators_engine=engine,
         release="0.24",
         weights=served,
-        formats=operand_formats(served, H100, has_scale_blocks=has_scale_blocks),
+        formats=operand_formats(served, gpu, has_scale_blocks=has_scale_blocks),
         tensor_parallel=tensor_parallel,
     )
 
@@ -143,30 +143,6 @@ def test_a_model_without_experts_has_none():
     assert expert_operators(rank(), 1, 1) is None
 
 
-def test_each_layer_sums_twice_over_its_ranks():
-    found = exchanges(rank(tensor_parallel=4), Degrees(tensor_parallel=4), 8)
-    assert found.kernels == 64
-    assert found.seconds == pytest.approx(64 * collective(H100, "vllm", ALL_REDUCE, 4).seconds(SIZES * 8192))
-
-
-def test_ranks_of_attention_gather_their_tokens_and_scatter_the_sums():
-    # No tensor ranks: 32 mixtures gather and scatter the tokens of all 4 ranks.
-    found = exchanges(rank(MIXTRAL), Degrees(attention_data_parallel=4, expert_parallel=4), 8)
-    pair = [collective(H100, "vllm", name, 4).seconds(4 * SIZES * 8192) for name in (ALL_GATHER, REDUCE_SCATTER)]
-    assert found.seconds == pytest.approx(32 * (pair[0] + pair[1]))
-    assert found.kernels == 64
-
-
-def test_ranks_on_several_nodes_send_over_the_network():
-    # Each of 64 sums sends 2 x 15/16 of 8,192 B a token at 50 GB/s.
-    found = exchanges(rank(tensor_parallel=16), Degrees(tensor_parallel=16), 8)
-    assert found.seconds[0] == pytest.approx(64 * 2 * 15 / 16 * 8192 / 50e9)
-
-
-def test_one_rank_exchanges_nothing():
-    assert exchanges(rank(), Degrees(), 8).kernels == 0
-
-
 @pytest.mark.parametrize("listed", catalogue().models, ids=lambda listed: listed.id)
 def test_no_step_of_a_known_model_is_faster_than_reading_its_matrices(listed):
     described = describe_config(listed.config, name=listed.id)
@@ -190,4 +166,4 @@ def test_no_step_of_a_known_model_is_faster_than_reading_its_matrices(listed):
         and weight.part is not Part.VISION
         and "kv_b_proj" not in weight.name
     )
-    assert dense_operators(one).seconds[0] > read / 3.35e12
+    assert dense_operators(one).seconds[0] + within_blocks_seconds(one, 1.0) > read / 3.35e12
