@@ -23,6 +23,7 @@ GRID = Grid(
         (-2, 0, 1, 2, 4),
     ),
     grows=(0, 1, 2),
+    shares=(1,),
 )
 ACTIVATION_BYTES = 2
 # What a row of a tile writes and reads around its two products in 8 bits: of each hidden feature its 8-bit input and

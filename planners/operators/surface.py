@@ -23,10 +23,14 @@ Roofline = Callable[..., FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The sizes that an operator's times are known at, and along which axes more size means more time."""
+    """The sizes that an operator's times are known at, and along which axes more size means more time.
+
+    Along `shares` a stand-in takes no longer for each unit the more there are: a batch shares the weights it reads.
+    """
 
     knots: Knots
     grows: tuple[int, ...]
+    shares: tuple[int, ...] = ()
 
     def growing(self, values: FloatArray) -> FloatArray:
         """Return values that never fall along the axes that grow: midway between the nearest such above and below."""
@@ -34,6 +38,20 @@ class Grid:
             above = np.maximum.accumulate(values, axis)
             below = np.flip(np.minimum.accumulate(np.flip(values, axis), axis), axis)
             values = (above + below) / 2
+        return values
+
+    def sharing(self, values: FloatArray) -> FloatArray:
+        """Return growing values that grow by no more than their size along the axes that share, midway as above.
+
+        Where another card or format is nearer to its limit of arithmetic than the measured one, the same part of the
+        roofline at the same rows would have a batch of twice as many take more than twice as long.
+        """
+        for axis in self.shares:
+            sizes = np.asarray(self.knots[axis]).reshape([-1 if each == axis else 1 for each in range(values.ndim)])
+            per_unit = values - sizes
+            above = np.flip(np.maximum.accumulate(np.flip(per_unit, axis), axis), axis)
+            below = np.minimum.accumulate(per_unit, axis)
+            values = (above + below) / 2 + sizes
         return values
 
 

@@ -163,7 +163,7 @@ def _found(
             if card != gpu.id or group is not wanted[0]:
                 theirs = roofline(catalogue().gpu(card), entry.variant)
                 scale = at_knots(own, grid.knots) - at_knots(theirs, grid.knots)
-                log2_seconds = grid.growing(log2_seconds + scale)
+                log2_seconds = grid.sharing(grid.growing(log2_seconds + scale))
             return Surface(knots=grid.knots, log2_seconds=log2_seconds, roofline=own), evidence
     return None
 

@@ -39,8 +39,8 @@ UNMEASURED_SHARE = 0.6
 KERNEL_SECONDS = 5e-6
 STATE_BYTES = 4
 SIXTEEN_BITS, EIGHT_BITS = ("bf16",), ("fp8",)
-# An indexer scores in 8 bits (vllm/utils/deep_gemm.py, fp8_mqa_logits). Measured blocks of 8,192 tokens take so much longer
-# for each token cached before them that this is 0.40 to 0.63 of H200's rate and 0.30 to 0.39 of B200's.
+# An indexer scores in 8 bits (vllm/utils/deep_gemm.py, fp8_mqa_logits). Measured blocks of 8,192 tokens take so much
+# longer for each token cached before them that this is 0.40 to 0.63 of H200's rate and 0.30 to 0.39 of B200's.
 INDEX_SHARE = 0.4
 
 

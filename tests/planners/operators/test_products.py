@@ -67,7 +67,7 @@ def test_more_rows_outputs_or_inputs_never_take_less(card, number_format):
 
 def test_a_card_that_nobody_measured_is_as_far_from_its_roofline_as_its_relative():
     own, relative = catalogue().gpu("rtx-4090-24gb"), catalogue().gpu("l40s-48gb")
-    sizes = (1024, 4096, 4096)
+    sizes = (16, 4096, 4096)
     ours = products(own, "vllm", "bfloat16").seconds(*sizes) / roofline(own, "bfloat16")(*sizes)
     theirs = products(relative, "vllm", "bfloat16").seconds(*sizes) / roofline(relative, "bfloat16")(*sizes)
 
@@ -77,3 +77,32 @@ def test_a_card_that_nobody_measured_is_as_far_from_its_roofline_as_its_relative
 def test_an_unknown_format_is_an_error():
     with pytest.raises(KeyError):
         products(catalogue().gpu("h100-sxm-80gb"), "vllm", "int3")
+
+
+@pytest.mark.parametrize("number_format", ["bfloat16", "fp8", "fp8_block", "nvfp4", "int4_wo", "int8_wo"])
+def test_twice_as_many_rows_take_no_more_than_twice_as_long_where_nothing_was_measured(number_format):
+    rows = np.exp2(np.arange(0, 14))
+    for gpu in (
+        catalogue().gpu(name) for name in ("rtx-3090", "a30", "h100-pcie-80gb", "b200-sxm-180gb", "v100-sxm-16gb")
+    ):
+        priced = products(gpu, "vllm", number_format)
+        if priced.evidence.is_own_card and priced.evidence.variant == number_format:
+            continue
+        seconds = priced.seconds(rows, 10240, 8192)
+        assert (seconds[1:] <= 2 * seconds[:-1] * (1 + 1e-9)).all()
+
+
+def test_weights_in_4_bits_have_another_cards_kernel_for_such_stand_in_before_the_cards_own_in_16_bits():
+    evidence = products(catalogue().gpu("b200-sxm-180gb"), "vllm", "int4_wo").evidence
+    assert (evidence.card, evidence.engine, evidence.variant) == ("h200-sxm-141gb", "tensorrt-llm", "int4_wo")
+    assert not evidence.is_own_card
+
+
+# Microseconds of vLLM 0.24's CuTe DSL kernel on one B200, the activations' quantization counted.
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs", "microseconds"),
+    [(4, 8192, 8192, 12.8), (64, 16384, 8192, 17.0), (1, 65536, 8192, 56.7), (32, 8192, 16384, 18.7)],
+)
+def test_few_rows_in_nvfp4_take_what_was_measured(rows, outputs, inputs, microseconds):
+    priced = products(catalogue().gpu("b200-sxm-180gb"), "vllm", "nvfp4")
+    assert priced.seconds(rows, outputs, inputs) * 1e6 == pytest.approx(microseconds, rel=0.15)

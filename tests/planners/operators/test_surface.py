@@ -72,3 +72,10 @@ def test_values_that_fall_are_met_midway():
 
     assert line.growing(np.array([1.0, 5.0, 3.0, 6.0])).tolist() == [1, 4, 4, 6]
     assert square.growing(np.array([[2.0, 1.0]])).tolist() == [[2, 1]]
+
+
+def test_a_batch_that_shares_takes_no_longer_for_each_of_twice_as_many():
+    line = Grid(knots=((0, 1, 2, 3),), grows=(0,), shares=(0,))
+    # For each of 1, 2, 4 and 8: 0, 0, 2 and 1 doublings more. Midway between 2, 2, 2, 1 above and 0, 0, 0, 0 below.
+    assert line.sharing(np.array([0.0, 1.0, 4.0, 4.0])).tolist() == [1, 2, 3, 3.5]
+    assert line.sharing(np.array([5.0, 5.5, 6.0, 7.0])).tolist() == [5, 5.5, 6, 7]
