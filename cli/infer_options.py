@@ -41,6 +41,11 @@ INFER: tuple[RequestOption, ...] = (
         "Of transformers: a cache that grows, or one for the longest sequence at once.",
         complete=choices("CacheImplementation"),
     ),
+    option(
+        "--expert-backend",
+        "serving.expert_backend",
+        "Of TensorRT-LLM: what computes a mixture's experts: CUTLASS, TRTLLM, DEEPGEMM or TRITON.",
+    ),
     option("--draft-tokens", "serving.speculative.tokens", "Tokens drafted at once.", int),
     option(
         "--acceptance-rate",

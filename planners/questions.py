@@ -354,6 +354,7 @@ class ServingQuestion:
     gpu_memory_utilization: float | None = asked(SHARE)
     block_size: int | None = asked(BLOCK_TOKENS)
     cache_implementation: str | None = None
+    expert_backend: str | None = None
     max_num_batched_tokens: int | None = asked(BATCHED_TOKENS)
     max_num_seqs: int | None = asked(CONCURRENCY)
     slo: ServiceLevel | None = None

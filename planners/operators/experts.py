@@ -34,6 +34,9 @@ GATED, PLAIN = "gated", "plain"
 # Kernels of engines: NVIDIA's generated ones for Blackwell (in FlashInfer), Triton's, CUTLASS's, Marlin's for weights
 # of 4 bits, DeepGEMM's. Which one an engine takes is its own affair; the first that was measured stands for it.
 KERNELS = ("generated", "triton", "cutlass", "marlin", "deepgemm")
+# TensorRT-LLM's tables have none of its generated kernels, which are the same as in vLLM and SGLang. Triton's are not:
+# with SGLang's in place, gpt-oss-120b on H200 comes out up to twice as slow as TensorRT-LLM runs it.
+SHARED = "generated"
 # An expert's matrices: gate, up and down, or up and down.
 MATRICES = {GATED: 3, PLAIN: 2}
 # What stands in for a format that a card was not measured with.
@@ -112,14 +115,18 @@ class Experts:
 def experts(
     gpu: Gpu, engine: str, number_format: str, *, is_gated: bool = True, kernels: Sequence[str] = KERNELS
 ) -> Experts:
-    """Return experts of a format, by the nearest that was measured and the first of `kernels` that was.
+    """Return experts of a format, by the nearest that was measured.
 
+    The asked engine's own come first, in the order of `kernels`, but for one that every engine has of one library.
     Raises `KeyError` at an unknown format.
     """
     kind = GATED if is_gated else PLAIN
     formats = (*ALIKE.get(number_format, (number_format,)), UNQUANTIZED)
     kinds = dict.fromkeys((kind, GATED))
-    wanted = [[variant(name, each, kernel) for kernel in kernels] for name in formats for each in kinds]
+    wanted = [
+        *([[variant(number_format, kind, SHARED)]] if kernels[0] == SHARED and number_format in FORMATS else []),
+        *([variant(name, each, kernel) for kernel in kernels] for name in formats for each in kinds),
+    ]
     found = find(gpu, OPERATOR, engine, wanted, GRID, roofline)
     if found is None:
         raise KeyError(number_format)

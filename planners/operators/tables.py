@@ -163,7 +163,9 @@ def _found(
             if card != gpu.id or group is not wanted[0]:
                 theirs = roofline(catalogue().gpu(card), entry.variant)
                 scale = at_knots(own, grid.knots) - at_knots(theirs, grid.knots)
-                log2_seconds = grid.sharing(grid.growing(log2_seconds + scale))
+                # Another kernel of the same format on the same card is what was measured.
+                if scale.any():
+                    log2_seconds = grid.sharing(grid.growing(log2_seconds + scale))
             return Surface(knots=grid.knots, log2_seconds=log2_seconds, roofline=own), evidence
     return None
 

@@ -207,7 +207,8 @@ class EngineSettings:
     `cache_implementation` is None where the engine has but one cache, `rope_scaling`
     where positions are as the model's config has them. `is_block_size_fixed` says whether
     the client fixed `block_size`; else the engine chooses it, and no launch file names it.
-    `activations` is the format that the layers compute in.
+    `activations` is the format that the layers compute in. `expert_backend` is what the engine is told to compute
+    experts with, None where it is told nothing.
     """
 
     engine: str
@@ -225,6 +226,7 @@ class EngineSettings:
     rope_scaling: RopeScaling | None = None
     is_block_size_fixed: bool = False
     activations: str = "bf16"
+    expert_backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from plimsoll.planners.serving.engines.engine import engine_named
 from plimsoll.planners.serving.formats.weight_format import weight_format
 from plimsoll.planners.serving.releases.served_models import runs_code_of
 from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.settings.expert_choice import assumed_backend
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.speed_notes import speed_notes
 from plimsoll.planners.serving.weights.stages import replica_stages
@@ -134,6 +135,11 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
             f"fewer than {counted(settings.most_running, 'request')} run, so no more run at once."
         )
     yield from _engine_notes(question, settings, best)
+    backend = assumed_backend(question, settings.profile, best.replica.degrees)
+    if question.expert_backend is None and backend is not None:
+        yield (
+            f"expert_backend {backend} was assumed, as public deployments on such cards have; the launch file says so."
+        )
     yield from _model_notes(question, settings, best)
     yield from best.replica.cache.notes(settings.profile)
     if best.replica.cache.source_tokens:

@@ -30,6 +30,7 @@ from plimsoll.planners.serving.search.candidates import MILLION, Candidate
 from plimsoll.planners.serving.search.front import Point, pareto_front, point_of
 from plimsoll.planners.serving.search.search import Found, search_fleet, search_layouts
 from plimsoll.planners.serving.sentences import serving_summary
+from plimsoll.planners.serving.settings.expert_choice import assumed_backend
 from plimsoll.planners.serving.settings.lengths import stated_scaling
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 from plimsoll.planners.serving.simulated_load import simulated_replica
@@ -201,6 +202,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate, derive
             rope_scaling=stated_scaling(question),
             is_block_size_fixed=question.block_size is not None,
             activations=activations_format(settings.weights.name, settings.kv.name, question.hardware.gpu),
+            expert_backend=settings.expert_backend or assumed_backend(question, settings.profile, best.replica.degrees),
         ),
         memory=best.replica.memory,
         kv=derived.part(

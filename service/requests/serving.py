@@ -183,6 +183,10 @@ class ServingPart(Wire):
     cache_implementation: CacheImplementation | None = Field(
         default=None, description="Of transformers: a cache that grows, or one allocated for the longest sequence."
     )
+    expert_backend: Name | None = Field(
+        default=None,
+        description="Of TensorRT-LLM: what computes experts (moe_config.backend): CUTLASS, TRTLLM, DEEPGEMM or TRITON.",
+    )
     max_num_batched_tokens: BatchLimits | None = Field(default=None, description=CHOICE_NOTE)
     max_num_seqs: SequenceLimits | None = Field(default=None, description=CHOICE_NOTE)
     slo: ServiceLevelPart | None = None

@@ -15,6 +15,7 @@ from plimsoll.planners.serving.releases.profile import EngineProfile, engine_pro
 from plimsoll.planners.serving.releases.rules import BatchTier
 from plimsoll.planners.serving.settings.cache_choice import block_size, cache_format, cache_implementation
 from plimsoll.planners.serving.settings.checks import check_load, check_timing, check_values
+from plimsoll.planners.serving.settings.expert_choice import expert_backend
 from plimsoll.planners.serving.settings.lengths import longest_prompt, max_model_len, mean_request, traffic_of
 from plimsoll.planners.serving.traffic import Traffic
 
@@ -31,7 +32,8 @@ class Settings:
     `gpu_memory_utilization` is the engine's own fraction under its own name
     (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
     layout. A batch of `graph_requests` is the largest captured in CUDA graphs, from
-    4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides.
+    4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides. Experts are
+    computed by `expert_backend` where the client named it.
     """
 
     profile: EngineProfile
@@ -51,6 +53,7 @@ class Settings:
     graph_requests: int
     graph_requests_wide: int
     cache_implementation: str | None
+    expert_backend: str | None
     learned: Learned | None
     assumptions: tuple[str, ...]
 
@@ -124,6 +127,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         graph_requests=tier.graph_requests,
         graph_requests_wide=tier.graph_requests_wide,
         cache_implementation=cache_implementation(question, profile),
+        expert_backend=expert_backend(question, profile),
         learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )

@@ -21,8 +21,8 @@ from plimsoll.planners.operators.sparse_latent import SparseBlock
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.serving.cache.compressed_rows import index_row_bytes, row_bytes
 from plimsoll.planners.serving.cache.kv_formats import KvFormat, layer_bytes_per_token
+from plimsoll.planners.serving.formats.operand_formats import PLAIN
 from plimsoll.planners.serving.times.curve import SIZES, FloatArray
-from plimsoll.planners.serving.times.operand_formats import PLAIN
 from plimsoll.planners.serving.times.rank_operators import (
     LATENT_UP,
     MOST_KEPT,

@@ -23,10 +23,10 @@ from plimsoll.planners.operators.routing import Popularity, Routing, touched
 from plimsoll.planners.operators.sparse_latent import FAMILIES
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.quantization.stacks import BY_EVERY_STACK
+from plimsoll.planners.serving.formats.operand_formats import PLAIN, OperandFormats
 from plimsoll.planners.serving.formats.weight_format import WeightFormat
 from plimsoll.planners.serving.releases.expert_kernels import ExpertKernel, expert_kernel
 from plimsoll.planners.serving.times.curve import SIZES, FloatArray
-from plimsoll.planners.serving.times.operand_formats import PLAIN, OperandFormats
 
 ACTIVATION_BYTES = 2
 # Tensors that a small kernel reads and writes of its output's width: a norm the residual stream beside its input.
@@ -50,7 +50,8 @@ MOST_KEPT = 1024
 class Rank:
     """One tensor rank of a model on a card: what its operators' seconds depend on but for how many tokens there are.
 
-    `operators_engine` is the engine whose kernels are measured, `release` its release.
+    `operators_engine` is the engine whose kernels are measured, `release` its release, `expert_backend` what it was
+    told to compute experts with. With `copies_attention` ranks have requests of their own.
     """
 
     model: ByIdentity[ModelSpec]
@@ -60,6 +61,8 @@ class Rank:
     weights: WeightFormat
     formats: OperandFormats
     tensor_parallel: int
+    copies_attention: bool = False
+    expert_backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -270,6 +273,8 @@ def _mixture_seconds(mixture: _Experts, rank: Rank, expert_parallel: int) -> tup
             inner=mixture.inner,
             tensor_ranks=rank.tensor_parallel,
             splits_experts=expert_parallel > 1,
+            copies_attention=rank.copies_attention,
+            backend=rank.expert_backend,
         )
         for tokens in SIZES.tolist()
     ]

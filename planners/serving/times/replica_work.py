@@ -12,6 +12,7 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.formats.operand_formats import operand_formats
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.attention_seconds import (
     CachedRank,
@@ -21,7 +22,6 @@ from plimsoll.planners.serving.times.attention_seconds import (
 )
 from plimsoll.planners.serving.times.curve import Curve
 from plimsoll.planners.serving.times.efficiency import CARD_SPREAD, Band, Efficiency, engine_efficiency
-from plimsoll.planners.serving.times.operand_formats import operand_formats
 from plimsoll.planners.serving.times.rank_exchanges import ALL_REDUCES_PER_LAYER, ExchangeKinds, exchanges
 from plimsoll.planners.serving.times.rank_operators import Rank, dense_operators, expert_operators, head_seconds
 from plimsoll.planners.serving.weights.stages import Stage
@@ -147,6 +147,8 @@ def replica_work(
         weights=settings.weights,
         formats=operand_formats(settings.weights, gpu, has_scale_blocks=has_scale_blocks),
         tensor_parallel=degrees.tensor_parallel,
+        copies_attention=degrees.attention_data_parallel > 1,
+        expert_backend=settings.expert_backend,
     )
     attention = CachedRank(rank=rank, cache=settings.kv, decode_context_parallel=degrees.decode_context_parallel)
     kinds = ExchangeKinds(in_domain=profile.domain_exchange, between_nodes=profile.network_exchange)

@@ -87,6 +87,8 @@ def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
     content: dict[str, Any] = {"kv_cache_config": cache}
     if plan.layout.attention_data_parallel > 1:
         content["enable_attention_dp"] = True
+    if settings.expert_backend is not None:
+        content["moe_config"] = {"backend": settings.expert_backend}
     changes = config_changes(checkpoint, settings, names_parameters=False, states_length=True)
     if changes:
         content["model_kwargs"] = changes

@@ -14,7 +14,7 @@ from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import RopeScaling
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.settings.settings import resolve_settings
-from tests.planners.serving.factories import GPT2, model, question
+from tests.planners.serving.factories import GPT2, MIXTRAL, model, question
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,31 @@ def test_a_cache_that_an_engine_lacks_is_refused(engine: str, asked: str):
     with pytest.raises(InvalidQuestion) as refused:
         resolve_settings(question(engine=engine, engine_version=None, cache_implementation=asked))
     assert refused.value.pointer == "/serving/cache_implementation"
+
+
+@pytest.mark.parametrize(
+    ("engine", "spec", "asked"),
+    [
+        ("tensorrt-llm", model(), "CUTLASS"),  # has no experts
+        ("tensorrt-llm", model(MIXTRAL), "TRTLLM"),  # runs on Blackwell, and this is an H100
+        ("tensorrt-llm", model(MIXTRAL), "marlin"),
+        ("vllm", model(MIXTRAL), "CUTLASS"),  # chooses by itself
+    ],
+)
+def test_a_backend_of_experts_that_an_engine_lacks_is_refused(engine: str, spec: ModelSpec, asked: str):
+    with pytest.raises(InvalidQuestion) as refused:
+        resolve_settings(question(spec, engine=engine, engine_version=None, expert_backend=asked))
+    assert refused.value.pointer == "/serving/expert_backend"
+
+
+def test_a_plan_says_what_its_experts_are_computed_with():
+    asked = question(model(MIXTRAL), engine="tensorrt-llm", engine_version=None, gpus=8)
+    told = dataclasses.replace(asked, expert_backend="triton")
+    assumed, named = plan_serving(asked), plan_serving(told)
+    assert (assumed.plan.settings.expert_backend, named.plan.settings.expert_backend) == ("CUTLASS", "TRITON")
+    assert any(note.startswith("expert_backend CUTLASS was assumed") for note in assumed.assumptions)
+    assert not any("expert_backend" in note for note in named.assumptions)
+    assert plan_serving(question(gpus=8)).plan.settings.expert_backend is None
 
 
 def test_transformers_cache_grows_unless_it_is_asked_to_be_static():

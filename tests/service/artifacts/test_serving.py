@@ -92,6 +92,13 @@ def test_tensorrt_llm_reads_from_its_file_what_has_no_option():
     }
 
 
+def test_tensorrt_llm_is_told_what_computes_its_experts():
+    plan = serving_plan(engine=TRTLLM, engine_version="1.2", expert_backend="TRTLLM")
+    given, files = read("trtllm-serve", plan), artifacts(plan)
+    # MoeConfig.backend (tensorrt_llm/llmapi/llm_args.py).
+    assert yaml.safe_load(files[given["extra_llm_api_options"]])["moe_config"] == {"backend": "TRTLLM"}
+
+
 def test_text_generation_inference_takes_the_tokens_that_were_planned():
     plan = serving_plan(engine="transformers", weights="nf4", layout={"tensor_parallel": 2})
     given = read("text-generation-inference", plan)

@@ -5,7 +5,7 @@ from plimsoll.planners.ground.data_files import read_toml
 from plimsoll.planners.operators.experts import KERNELS
 from plimsoll.planners.operators.formats import FORMATS
 from plimsoll.planners.operators.generations import GENERATIONS
-from plimsoll.planners.serving.releases.expert_kernels import TABLE, expert_kernel
+from plimsoll.planners.serving.releases.expert_kernels import TABLE, expert_backends, expert_kernel
 from plimsoll.planners.serving.releases.tables import engine_folders
 
 CARDS = {
@@ -40,10 +40,12 @@ READ = [
     ("sglang", "0.5.4", "blackwell", "fp8_block", "triton"),
     ("sglang", "0.5.5", "blackwell", "fp8_block", "generated"),
     ("sglang", "0.5.14", "blackwell_card", "w4a16_mxfp4", "marlin"),
-    ("tensorrt-llm", "1.0.0", "hopper", "w4a16_mxfp4", "cutlass"),
+    ("tensorrt-llm", "1.0.0", "hopper", "fp8_block", "cutlass"),
     ("tensorrt-llm", "1.2.0", "hopper", "w4a16_mxfp4", "triton"),
     ("tensorrt-llm", "1.3.0rc20", "blackwell", "fp8_block", "generated"),
-    ("tensorrt-llm", "1.3.0rc20", "blackwell", "nvfp4", "cutlass"),
+    # As InferenceX's scripts have it, the default being CUTLASS.
+    ("tensorrt-llm", "1.3.0rc20", "blackwell", "nvfp4", "generated"),
+    ("tensorrt-llm", "1.3.0rc20", "blackwell_card", "nvfp4", "cutlass"),
 ]
 
 
@@ -87,6 +89,29 @@ def test_without_its_package_deep_gemm_does_not_run():
 
 def test_vllm_prefers_cutlass_where_ranks_have_whole_experts():
     assert kernel("vllm", "0.24.0", "hopper", "fp8_block", splits_experts=True).kernels[0] == "cutlass"
+
+
+def test_tensorrt_llm_runs_cutlass_in_nvfp4_where_ranks_have_requests_of_their_own():
+    # InferenceX, dsr1_fp4_b200_trt.sh: MOE_BACKEND is CUTLASS with DP_ATTENTION; dsr1_fp8_b200_trt.sh: TRTLLM always.
+    found = [
+        kernel("tensorrt-llm", "1.2", "blackwell", name, copies_attention=copied)
+        for name in ("nvfp4", "fp8_block")
+        for copied in (False, True)
+    ]
+    assert [each.backend for each in found] == ["TRTLLM", "CUTLASS", "TRTLLM", "TRTLLM"]
+    assert [each.kernels[0] for each in found] == ["generated", "cutlass", "generated", "generated"]
+
+
+def test_a_backend_that_was_asked_for_runs():
+    assert kernel("tensorrt-llm", "1.2", "blackwell", "nvfp4", backend="CUTLASS").kernels == ("cutlass",)
+
+
+def test_which_backends_can_be_asked_for_depends_on_card_and_format():
+    blackwell, hopper = (catalogue().gpu(CARDS[name]) for name in ("blackwell", "hopper"))
+    assert expert_backends("tensorrt-llm", blackwell, "nvfp4") == ("CUTLASS", "TRTLLM")
+    assert expert_backends("tensorrt-llm", blackwell, "fp8_block") == ("CUTLASS", "TRTLLM", "DEEPGEMM")
+    assert expert_backends("tensorrt-llm", hopper, "w4a16_mxfp4") == ("CUTLASS", "TRITON")
+    assert expert_backends("vllm", hopper, "bfloat16") == ()
 
 
 def test_an_engine_without_a_table_says_nothing():

@@ -13,9 +13,9 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.operators.experts import experts
 from plimsoll.planners.operators.products import products
 from plimsoll.planners.operators.routing import touched
+from plimsoll.planners.serving.formats.operand_formats import operand_formats
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 from plimsoll.planners.serving.times.curve import SIZES
-from plimsoll.planners.serving.times.operand_formats import operand_formats
 from plimsoll.planners.serving.times.rank_operators import (
     ROUTING,
     Rank,

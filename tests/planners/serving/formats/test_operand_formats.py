@@ -8,8 +8,8 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.operators.formats import FORMATS
+from plimsoll.planners.serving.formats.operand_formats import operand_formats
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
-from plimsoll.planners.serving.times.operand_formats import operand_formats
 
 
 def formats(name: str, gpu: str, *, blocks: bool = False) -> tuple[str, str, float]:
