@@ -296,17 +296,17 @@ def _kernel_seconds(
         gpu, rank.operators_engine, rank.formats.experts, is_gated=mixture.is_gated, kernels=tuple(dict.fromkeys(names))
     )
     rows = SIZES * per_token / expert_parallel
+    local = touched(SIZES, mixture.experts, per_token, routing=ROUTING) / expert_parallel
     if kernel is not None and kernel.tile_rows:
-        every = np.full_like(SIZES, mixture.local)
         seconds = surface.walked_seconds(
-            every,
+            local,
             rows,
             mixture.hidden,
             mixture.inner,
+            experts=mixture.local,
             tile_rows=kernel.tile_rows,
             memory_bytes_per_second=gpu.memory_bytes_per_second,
         )
     else:
-        local = touched(SIZES, mixture.experts, per_token, routing=ROUTING) / expert_parallel
         seconds = surface.seconds(local, rows, mixture.hidden, mixture.inner)
     return seconds, surface.evidence

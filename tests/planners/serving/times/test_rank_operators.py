@@ -125,14 +125,17 @@ def test_a_mixtures_experts_are_priced_by_those_that_are_touched():
     assert divided.seconds == pytest.approx(32 * kernel.seconds(local, 2 * SIZES, 4096, 7168))
 
 
-def test_a_release_that_walks_a_tile_for_every_expert_reads_them_all_for_a_single_token():
-    # vLLM 0.12 on Hopper, scales by blocks: all 8 experts, and 8 x 128 rows around their products.
+def test_a_release_that_walks_a_tile_for_every_expert_does_so_for_a_single_token():
+    # vLLM 0.12 on Hopper, scales by blocks: the touched of 8 experts, tiles without rows of the others from the cache,
+    # and 8 x 128 rows around their products.
     walking = dataclasses.replace(rank(MIXTRAL, weights="fp8", has_scale_blocks=True), release="0.12")
     kernel = experts(H100, "vllm", "fp8_block", kernels=("deepgemm", "cutlass", "triton"))
-    rows = 8 * 128 * (6 * 4096 + 10 * 14336) / 3.35e12
+    rows = 8 * 128 * (3 * 4096 + 10 * 14336) / 3.35e12
+    local = touched(SIZES, 8, 2, routing=ROUTING)
+    cached = (8 - local) * 6 * 4096 * 14336 / (0.7 * 5120 * 1.98e9)
     found = expert_operators(walking, 1, 1)
     assert found is not None
-    assert found.seconds == pytest.approx(32 * (kernel.seconds(8, 2 * SIZES, 4096, 14336) + rows))
+    assert found.seconds == pytest.approx(32 * (kernel.seconds(local, 2 * SIZES, 4096, 14336) + cached + rows))
     # Others read what is touched: 2 of 8 for one token.
     later = expert_operators(dataclasses.replace(walking, release="0.24"), 1, 1)
     assert later is not None
