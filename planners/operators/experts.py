@@ -27,7 +27,7 @@ GRID = Grid(
 )
 ACTIVATION_BYTES = 2
 # What a row of a tile without tokens reads and writes around its two products in 8 bits: of each hidden feature its
-# 8-bit input is read and its 16-bit output written, of each inner one 16-bit gate and up and their 8-bit product are both.
+# 8-bit input is read and its 16-bit output written, of each inner one gate, up and their 8-bit product are both.
 HIDDEN_BYTES_PER_TILE_ROW = 1 + 2
 INNER_BYTES_PER_TILE_ROW = 2 * (2 * 2 + 1)
 # What Hopper's L2 cache gives: 5,120 bytes a clock as A100's (NVIDIA, A100 Tensor Core GPU architecture whitepaper) at

@@ -15,6 +15,7 @@ from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.settings.expert_choice import assumed_backend
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.speed_notes import speed_notes
+from plimsoll.planners.serving.times.efficiency import LAYOUT_SPREAD
 from plimsoll.planners.serving.weights.stages import replica_stages
 
 # What engines make of a checkpoint in 16 bits while they load it, and the format that it has until then.
@@ -32,8 +33,8 @@ OUTRUN_NOTE = (
 )
 POOLS_NOTE = (
     "Prefill and decode replicas have the same layout; a prompt's cache is sent once, at the link's full rate. No "
-    "measured run of such a deployment was fitted: the error bands are those of replicas that do both. Single requests "
-    "are not simulated."
+    f"public run of such a deployment was fitted: the error bands are {LAYOUT_SPREAD:g} times as wide. Single requests are "
+    "not simulated."
 )
 SIMULATED_NOTE = (
     "performance.simulated follows single requests through {title}'s scheduler at the asked load; a closed loop "

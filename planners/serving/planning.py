@@ -34,7 +34,9 @@ from plimsoll.planners.serving.settings.expert_choice import assumed_backend
 from plimsoll.planners.serving.settings.lengths import stated_scaling
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 from plimsoll.planners.serving.simulated_load import simulated_replica
+from plimsoll.planners.serving.times.batching import Deployment
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
+from plimsoll.planners.serving.times.efficiency import LAYOUT_SPREAD, Band
 
 MOST_ALTERNATIVES = 5
 # The summary where no other could be written, by whether all that was asked is kept.
@@ -237,7 +239,7 @@ def _layout(candidate: Candidate) -> ServingLayout:
 def _performance(best: Candidate, derived: Derived) -> Performance | None:
     if best.state is None or best.deployment is None:
         return None
-    first_band, token_band = best.deployment.work.first_token_band, best.deployment.work.token_band
+    first_band, token_band = _bands(best.deployment)
     first, token = best.state.ttft_seconds, best.state.tpot_seconds
     return Performance(
         ttft_seconds=first,
@@ -271,6 +273,12 @@ def _simulated(best: Candidate) -> SimulatedLoad | None:
             return None
         return replica.at_rate(settings.requests_per_second, best.state.running)
     return None if settings.concurrency is None else replica.closed_loop(settings.concurrency)
+def _bands(deployment: Deployment) -> tuple[Band, Band]:
+    """Return the bands of first tokens and of times between them; no public run had prefill on replicas of its own."""
+    work = deployment.work
+    is_wide = bool(work.unseen) or not isinstance(deployment, DisaggregatedDeployment)
+    spread = 1.0 if is_wide else LAYOUT_SPREAD
+    return work.first_token_band.widened(spread), work.token_band.widened(spread)
 
 
 def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool) -> ServingAlternative:

@@ -9,7 +9,7 @@ from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.operators.tables import Evidence
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.releases.tables import read_table
-from plimsoll.planners.serving.times.efficiency import CARD_SPREAD
+from plimsoll.planners.serving.times.efficiency import CARD_SPREAD, LAYOUT_SPREAD
 from plimsoll.planners.serving.times.replica_work import ReplicaWork
 
 # How operators are called in a sentence.
@@ -34,6 +34,10 @@ def speed_notes(profile: EngineProfile, gpu: Gpu, work: ReplicaWork) -> Iterator
         f"Latencies add up measured times of single operators ({_cards(work)}) and what {profile.title} takes beside "
         f"them, fitted to public runs of eight models on H100, H200, B200 and B300. {BANDS}"
     )
+    if work.unseen:
+        yield (
+            f"No public run with {listed(work.unseen)} was fitted: the error bands are {LAYOUT_SPREAD:g} times as wide."
+        )
     if not work.is_own_card:
         yield from _other_cards(gpu, work)
     others = sorted({OPERATOR_WORDS.get(each.operator, each.operator) for each in work.evidence if _stands_in(each)})

@@ -17,7 +17,6 @@ from benchmarks.accuracy.serving.calibrated import calibrated_lines
 from benchmarks.accuracy.serving.cards_left_out import cards_left_out_lines
 from benchmarks.accuracy.serving.closed_loops import closed_loop_lines, closed_loops
 from benchmarks.accuracy.serving.fit import (
-    STEP_TERMS,
     Floats,
     Problem,
     band,
@@ -28,10 +27,10 @@ from benchmarks.accuracy.serving.fit import (
 from benchmarks.accuracy.serving.floods import flood_lines, floods
 from benchmarks.accuracy.serving.full_load import full_load_lines, full_loads
 from benchmarks.accuracy.serving.latencies import LatencyCase, drafting_cases, latency_cases
+from benchmarks.accuracy.serving.layouts import layout_lines, within_bands
 from benchmarks.accuracy.serving.ranking import ranking_lines
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
 from plimsoll.planners.serving.times.batching import SteadyState, closed_loop
-from plimsoll.planners.serving.times.efficiency import efficiency
 from plimsoll.planners.serving.times.pace import pace_of
 
 # Requests of one rank: alone or nearly so, and by factors of four.
@@ -58,6 +57,11 @@ def serving_sections() -> Iterator[Section]:
         name="serving-loads",
         title="Serving, by requests of one rank: mean (median) relative error, and the part within the band",
         lines=loads,
+    )
+    yield Section(
+        name="serving-layouts",
+        title="Serving, by layout: mean (median) relative error, and the part within the band",
+        lines=tuple(layout_lines(cases)),
     )
     yield Section(
         name="serving-kept-back",
@@ -150,7 +154,7 @@ def _by_load(cases: Sequence[LatencyCase]) -> Iterator[str]:
         problem = make(cases)
         timed = [case for case in cases if name == "token" or case.first_token_seconds]
         estimates = problem.held_out()
-        inside = _inside(problem, estimates)
+        inside = within_bands(problem, estimates)
         requests = np.array([case.batch / case.work.attention_data_parallel for case in timed])
         formats = np.array([case.work.attention.rank.weights.name for case in timed])
         groups = [(f"{low}-{high}", (requests >= low) & (requests < high + 1)) for low, high in LOADS]
@@ -159,15 +163,6 @@ def _by_load(cases: Sequence[LatencyCase]) -> Iterator[str]:
             if rows.any():
                 errors = _errors(problem, estimates, rows)
                 yield f"{name:14} {what:10} {rows.sum():5} {errors} {inside[rows].mean():12.0%}"
-
-
-def _inside(problem: Problem, estimates: Floats) -> Floats:
-    """Return which measured values lie within the shipped band of their engine."""
-    ratios = problem.measured / estimates
-    shipped = [efficiency(str(engine)) for engine in problem.engines]
-    is_step = problem.terms == STEP_TERMS
-    bands = [each.token_band if is_step else each.first_token_band for each in shipped]
-    return np.array([band.low <= ratio <= band.high for band, ratio in zip(bands, ratios.tolist(), strict=True)])
 
 
 def _kept_back(cases: Sequence[LatencyCase]) -> Iterator[str]:

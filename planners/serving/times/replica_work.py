@@ -21,7 +21,13 @@ from plimsoll.planners.serving.times.attention_seconds import (
     token_seconds,
 )
 from plimsoll.planners.serving.times.curve import Curve
-from plimsoll.planners.serving.times.efficiency import CARD_SPREAD, Band, Efficiency, engine_efficiency
+from plimsoll.planners.serving.times.efficiency import (
+    CARD_SPREAD,
+    LAYOUT_SPREAD,
+    Band,
+    Efficiency,
+    engine_efficiency,
+)
 from plimsoll.planners.serving.times.rank_exchanges import ALL_REDUCES_PER_LAYER, ExchangeKinds, exchanges
 from plimsoll.planners.serving.times.rank_operators import Rank, dense_operators, expert_operators, head_seconds
 from plimsoll.planners.serving.weights.stages import Stage
@@ -42,7 +48,7 @@ class ReplicaWork:
     pipeline stage with the most weights reads of those of all; `network_seconds` are the starts of messages from node
     to node that a token waits for. With `overlaps_host` the host prepares the next step while this one runs. The
     factors are what a measured run of the same model, GPU and engine took of the estimate. `is_measured` says whether
-    every operator was measured at all.
+    every operator was measured at all, and `unseen` what of the layout no public run had.
     """
 
     efficiency: Efficiency
@@ -64,6 +70,7 @@ class ReplicaWork:
     overlaps_host: bool
     evidence: tuple[Evidence, ...]
     is_measured: bool
+    unseen: tuple[str, ...] = ()
     token_factor: float = 1.0
     first_token_factor: float = 1.0
 
@@ -74,13 +81,17 @@ class ReplicaWork:
 
     @property
     def token_band(self) -> Band:
-        """Return the band of times between tokens, wider where another card's operators stand in."""
-        return self.efficiency.token_band.widened(1.0 if self.is_own_card else CARD_SPREAD)
+        """Return the band of times between tokens, wider where operators are another card's or layouts nobody's."""
+        return self.efficiency.token_band.widened(self._spread)
 
     @property
     def first_token_band(self) -> Band:
         """Return the same of times to the first token."""
-        return self.efficiency.first_token_band.widened(1.0 if self.is_own_card else CARD_SPREAD)
+        return self.efficiency.first_token_band.widened(self._spread)
+
+    @property
+    def _spread(self) -> float:
+        return max(1.0 if self.is_own_card else CARD_SPREAD, LAYOUT_SPREAD if self.unseen else 1.0)
 
     def linear_seconds(self, tokens: float) -> float:
         """Return the seconds of what a step does for each of one rank's tokens: all but attention and the head."""
@@ -180,9 +191,20 @@ def replica_work(
         overlaps_host=profile.overlaps_host,
         evidence=tuple(dict.fromkeys(evidence)),
         is_measured=is_measured,
+        unseen=_unseen(degrees, within_node),
         token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
         first_token_factor=1.0 if settings.learned is None else settings.learned.ttft_factor,
     )
+
+
+def _unseen(degrees: Degrees, gpus_per_node: int) -> tuple[str, ...]:
+    """Return what of a layout no run of the fit had, in words (docs/accuracy.md, by layout)."""
+    found = {
+        "pipeline stages": degrees.pipeline_parallel > 1,
+        "decode context parallelism": degrees.decode_context_parallel > 1,
+        "a stage's ranks on several nodes": degrees.ranks_per_stage > gpus_per_node,
+    }
+    return tuple(words for words, is_so in found.items() if is_so)
 
 
 def _network_hops(model: ModelSpec, degrees: Degrees, gpus_per_node: int) -> int:

@@ -15,6 +15,9 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 SUM = re.compile(r"take ([\d.]+) GiB of each GPU and the engine's share is ([\d.]+); the ([\d.]+) GiB left")
 
 
+ONE_GPU_EACH = {"tensor_parallel": 1, "pipeline_parallel": 1}
+
+
 def summary(**changes) -> str:
     return plan_serving(question(**changes)).summary
 
@@ -106,3 +109,22 @@ def test_weights_beyond_the_share_leave_nothing():
 def test_a_card_that_is_taken_is_told_so():
     told = summary(hardware=hardware(used_bytes=30 * 2**30))
     assert re.search(r"at utilization 0\.9 the engine takes [\d.]+ GiB of each GPU, and 49\.2 GiB are free\.", told)
+
+
+def test_prefill_on_replicas_of_its_own_has_bands_twice_as_wide_and_says_so():
+    together = plan_serving(question(gpus=4, concurrency=8, layout=ONE_GPU_EACH)).plan.performance
+    apart = plan_serving(question(gpus=4, concurrency=8, layout=ONE_GPU_EACH, disaggregated=Disaggregation()))
+    wide = apart.plan.performance
+    assert together is not None
+    assert wide is not None
+    high = together.tpot_high_seconds / together.tpot_seconds
+    assert wide.tpot_high_seconds / wide.tpot_seconds == pytest.approx(high**2)
+    assert any(
+        "No public run of such a deployment was fitted: the error bands are 2 times" in each
+        for each in apart.assumptions
+    )
+
+
+def test_pipeline_stages_are_said_to_have_no_public_run():
+    staged = plan_serving(question(gpus=2, layout={"pipeline_parallel": 2}))
+    assert any(each.startswith("No public run with pipeline stages was fitted") for each in staged.assumptions)

@@ -120,3 +120,13 @@ def test_an_engine_whose_speed_is_not_described_has_no_work():
     replica = plan_replica(asked, settings, Degrees())
     with pytest.raises(NotYetAvailable, match="speed of transformers"):
         replica_work(asked.model, settings, asked.hardware, replica.stages, Degrees())
+
+
+def test_layouts_that_no_public_run_had_have_bands_twice_as_wide():
+    plain, staged = work_at(tensor_parallel=2), work_at(pipeline_parallel=2)
+    over_nodes = work_at(tensor_parallel=16, gpus=16)
+    assert (plain.unseen, staged.unseen) == ((), ("pipeline stages",))
+    assert over_nodes.unseen == ("a stage's ranks on several nodes",)
+    for work in (staged, over_nodes):
+        assert work.token_band.high == pytest.approx(plain.token_band.high**2)
+        assert work.first_token_band.low == pytest.approx(plain.first_token_band.low**2)
