@@ -10,6 +10,8 @@ from plimsoll.planners.learned import Ranks
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.sharding import ShardLayout
 
+SHARING = "attention_data_parallel"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
@@ -76,9 +78,13 @@ def degrees_obstacle(model: ModelSpec, profile: EngineProfile, degrees: Degrees)
         return _impossible(field, f"{model.name} has no experts to divide; use data_parallel.", "experts-needed")
     if ranks % experts or (profile.degrees.deals_to_all_or_none and experts not in (1, ranks)):
         allowed = "1 or all" if profile.degrees.deals_to_all_or_none else "a divisor"
+        # Engines call replicas and ranks that share out experts by one name, data parallel.
+        meant = (
+            f" Data-parallel ranks that share the experts are {SHARING}, not data_parallel." if experts > ranks else ""
+        )
         return _impossible(
             "expert_parallel",
-            f"expert_parallel must be {allowed} of attention_data_parallel x tensor_parallel = {ranks}, not {experts}.",
+            f"expert_parallel must be {allowed} of {SHARING} x tensor_parallel = {ranks}, not {experts}.{meant}",
             "expert-parallel-divides",
         )
     return _engine_obstacle(profile, degrees) or _context_obstacle(model, degrees)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from plimsoll.service.requests.foreign_names import EXPLAINED, said_here, without_size
+from plimsoll.service.requests.foreign_names import EXPLAINED, format_meant, said_here, without_size
 from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 
 MOST_MEANT = 2
@@ -45,7 +45,8 @@ def unknown_field(location: Sequence[int | str], given: object, request: type[Ba
         or get_close_matches(name, free, MOST_MEANT, LIKE)
     )
     if meant:
-        return f"is not a field here; did you mean {' or '.join(meant)}?"
+        value = format_meant(given.get(location[-1]), meant) if isinstance(given, Mapping) else ""
+        return f"is not a field here; did you mean {' or '.join(meant)}{value}?"
     return f"is not a field here; the fields are {', '.join(here)}."
 
 

@@ -80,6 +80,18 @@ def said_here(name: str, paths: tuple[str, ...]) -> list[str]:
     return [path for path in FIELDS.get(name, ()) if path in paths]
 
 
+def format_meant(given: object, paths: list[str]) -> str:
+    """Return the weight format that a foreign name is here, as ` 'int4'`, where the field meant is that of weights."""
+    if paths != [WEIGHTS] or not isinstance(given, str):
+        return ""
+    found = VALUES.get(_normalized(given), ())
+    return f" {found[0]!r}" if len(found) == 1 else ""
+
+
+def _normalized(given: str) -> str:
+    return re.sub(r"[_\s]", "-", given.strip().lower())
+
+
 def without_size(name: str) -> str:
     """Return `tp` of `tp_size` and `tensor` of `tensor_model_parallel_size`."""
     return SIZES.sub("", name)
@@ -89,7 +101,7 @@ def value_meant(given: object, expected: str) -> str:
     """Return which of the quoted values was meant, as a question; empty where none is near."""
     if not isinstance(given, str):
         return ""
-    known, name = QUOTED.findall(expected), re.sub(r"[_\s]", "-", given.strip().lower())
+    known, name = QUOTED.findall(expected), _normalized(given)
     called_so = (*VALUES.get(name, ()), *shipped().names_meant().get(name, ()))
     meant = [value for value in (name, *called_so) if value in known]
     meant = meant or get_close_matches(name[:100], known, 1, MISSPELT)

@@ -30,6 +30,7 @@ from plimsoll.planners.serving.releases.tables import known_engines, read_effici
 
 # Stands in a list of model types for all of them.
 ANY = "any"
+NUMBERS = re.compile(r"v?(\d{1,6}(?:\.\d{1,6})+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +179,10 @@ def versions_with_changes(engine: str) -> tuple[str, ...]:
 
 def _unknown_version(engine: str, version: str | None) -> InvalidQuestion:
     oldest, *_, newest = known_versions(engine)
+    numbers = NUMBERS.match(str(version).strip().lower())
+    nearest = "" if numbers is None else f" The nearest is {oldest if is_older(numbers[1], oldest) else newest}."
     return InvalidQuestion(
-        f"{engine} {str(version)[:40]!r} is not known; known are {oldest} to {newest}.",
+        f"{engine} {str(version)[:40]!r} is not known; known are {oldest} to {newest}.{nearest}",
         pointer="/serving/engine_version",
     )
 

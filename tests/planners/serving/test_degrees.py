@@ -44,3 +44,15 @@ def test_a_sequence_is_shared_out_among_the_ranks_that_hold_the_same_heads(tenso
     # 8 key-value heads: 16 ranks hold each twice.
     degrees = Degrees(tensor_parallel=tensor, decode_context_parallel=context)
     assert (degrees_obstacle(model(), VLLM, degrees) is None) is allowed
+
+
+def test_data_parallel_ranks_that_share_experts_are_named_as_here():
+    # As with 8 data-parallel ranks and experts over all of them in other programs.
+    refusal = degrees_obstacle(model(MIXTRAL), engine_profile("vllm", None), Degrees(expert_parallel=8))
+    assert refusal is not None
+    assert "= 1, not 8. Data-parallel ranks that share the experts are attention_data_parallel" in refusal.detail
+    uneven = degrees_obstacle(
+        model(MIXTRAL), engine_profile("vllm", None), Degrees(tensor_parallel=8, expert_parallel=4)
+    )
+    assert uneven is not None
+    assert "Data-parallel" not in uneven.detail

@@ -70,6 +70,15 @@ def test_a_foreign_field_is_answered_with_what_says_it_here(field: str, words: s
     assert told(train(training={field: 8}))[f"/training/{field}"].endswith(words)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("awq", "did you mean /serving/weights 'int4'?"), ("fp9", "did you mean /serving/weights?"), (4, "weights?")],
+)
+def test_a_quantization_by_another_name_is_answered_with_field_and_format(given: object, words: str):
+    asked = {"model": "m", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1}, "serving": {"quantization": given}}
+    assert told(asked, InferRequest)["/serving/quantization"].endswith(words)
+
+
 @pytest.mark.parametrize(("field", "meant"), [("dp_degree", "data_parallel"), ("tp_size", "tensor_parallel")])
 def test_a_degree_with_an_ending_of_other_programs_is_known(field: str, meant: str):
     assert told(train(layout={field: 2}))[f"/layout/{field}"].endswith(f" {meant}?")
