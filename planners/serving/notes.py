@@ -139,7 +139,7 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     backend = assumed_backend(question, settings.profile, best.replica.degrees)
     if question.expert_backend is None and backend is not None:
         yield (
-            f"expert_backend {backend} was assumed, as public deployments on such cards have; the launch file says so."
+            f"expert_backend {backend} was assumed, as in public deployments on such cards; the launch file says so."
         )
     yield from _model_notes(question, settings, best)
     yield from best.replica.cache.notes(settings.profile)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.serving.settings.settings import resolve_settings
 from plimsoll.planners.serving.speed_notes import speed_notes
-from tests.planners.serving.factories import hardware, question
-from tests.planners.serving.times.test_attention_seconds import MAMBA2
+from tests.planners.serving.factories import hardware, model, question
+from tests.planners.serving.times.test_attention_seconds import DEEPSEEK_V32, MAMBA2
 from tests.planners.serving.times.test_replica_work import work_at
 
 
@@ -41,3 +41,9 @@ def test_another_engines_kernel_is_told():
 
 def test_what_no_table_holds_is_told():
     assert any("measured on no card" in each for each in told(spec=MAMBA2))
+
+
+def test_prompts_through_sparse_attention_are_said_to_rest_on_published_rates():
+    notes = told(spec=model(DEEPSEEK_V32), tensor_parallel=8, weights="fp8")
+    assert any(each.startswith("Sparse attention of prompts is taken to reach 0.6") for each in notes)
+    assert not any("measured on no card" in each for each in notes)
