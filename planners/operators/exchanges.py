@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface
 from plimsoll.planners.operators.tables import Evidence, find
@@ -33,14 +34,20 @@ LEAST_PART_SENT = 1 / 16
 def roofline(gpu: Gpu, variant: str) -> Roofline:
     """Return the time to send one copy to one other rank of two, of values in the fewest bytes.
 
-    It is far below what is sent where ranks are many, and keeps times from falling under the link's rate.
+    It is far below what is sent where ranks are many, and keeps times from falling under the link's rate, which is the
+    network's between nodes.
     """
-    step = variant.split(",")[1]
+    step, rate = variant.split(",")[1], _bytes_per_second(gpu, variant)
 
     def seconds(tokens: FloatArray, row: FloatArray) -> FloatArray:
-        return np.asarray(LEAST_BYTES[step] * LEAST_PART_SENT * tokens * row / gpu.link_bytes_per_second)
+        return np.asarray(LEAST_BYTES[step] * LEAST_PART_SENT * tokens * row / rate)
 
     return seconds
+
+
+def _bytes_per_second(gpu: Gpu, variant: str) -> float:
+    kind, _, span = variant.split(",")
+    return gpu.nic_bytes_per_second if kind == NORMAL and int(span) > 1 else gpu.link_bytes_per_second
 
 
 def variant(kind: str, step: str, span: int) -> str:
@@ -50,11 +57,12 @@ def variant(kind: str, step: str, span: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Exchange:
-    """One direction of an exchange."""
+    """One direction of an exchange; another card's takes `slowness` times as long but for its start."""
 
     surface: Surface
     evidence: Evidence
     measured_bytes: float
+    slowness: float
 
     def seconds(
         self,
@@ -70,13 +78,24 @@ class Exchange:
         """
         row = np.asarray(hidden, dtype=np.float64) * np.asarray(per_token, dtype=np.float64)
         alike = 1.0 if value_bytes is None else value_bytes / self.measured_bytes
-        return self.surface.seconds(alike * np.asarray(tokens, dtype=np.float64), row)
+        start = self.surface.seconds(1.0, row)
+        return self.surface.seconds(alike * np.asarray(tokens, dtype=np.float64), row) - start * (1 - 1 / self.slowness)
 
 
 def exchange(gpu: Gpu, engine: str, kind: str, step: str, span: int) -> Exchange | None:
     """Return an exchange over so many nodes or ranks, by the nearest that was measured, None where no card was."""
     spans = sorted(MEASURED_SPANS[kind], key=lambda each: abs(np.log2(each / span)))
-    found = find(gpu, OPERATOR, engine, [(variant(kind, step, each),) for each in spans], GRID, roofline)
-    # Sums come back in 16 bits, whatever was sent.
-    sent = MEASURED_BYTES[kind] if step == DISPATCH else COMBINED_BYTES
-    return None if found is None else Exchange(surface=found[0], evidence=found[1], measured_bytes=sent)
+    # One node's exchange says nothing of the network: another card's over as many nodes comes before the card's own.
+    tried = (find(gpu, OPERATOR, engine, [(variant(kind, step, each),)], GRID, roofline) for each in spans)
+    found = next((each for each in tried if each is not None), None)
+    if found is None:
+        return None
+    measured = catalogue().gpu(found[1].card)
+    name = found[1].variant
+    return Exchange(
+        surface=found[0],
+        evidence=found[1],
+        # Sums come back in 16 bits, whatever was sent.
+        measured_bytes=MEASURED_BYTES[kind] if step == DISPATCH else COMBINED_BYTES,
+        slowness=_bytes_per_second(measured, name) / _bytes_per_second(gpu, name),
+    )

@@ -33,3 +33,18 @@ def test_more_tokens_never_take_less():
     seconds = exchange(H100, "sglang", NORMAL, DISPATCH, 1).seconds(np.exp2(np.linspace(0, 18, 60)), 7168, 8)
 
     assert (np.diff(seconds) >= 0).all()
+
+
+def test_another_cards_link_changes_what_is_sent_and_not_the_start():
+    # H100's NVLink has half of GB200's rate: one token takes the same 18.3 us, many twice as long beyond them.
+    theirs, ours = (exchange(gpu, "tensorrt-llm", NVLINK_ONE_SIDED, DISPATCH, 8) for gpu in (GB200, H100))
+    start = float(theirs.seconds(1, 7168, 8))
+    assert float(ours.seconds(1, 7168, 8)) == pytest.approx(start)
+    assert float(ours.seconds(8192, 7168, 8)) - start == pytest.approx(
+        2 * (float(theirs.seconds(8192, 7168, 8)) - start)
+    )
+
+
+def test_over_nodes_another_cards_exchange_stands_in_before_the_cards_own_in_one_node():
+    found = exchange(catalogue().gpu("b200-sxm-180gb"), "sglang", NORMAL, DISPATCH, 4)
+    assert (found.evidence.card, found.evidence.variant) == ("h100-sxm-80gb", "deepep_normal,dispatch,4")
