@@ -33,8 +33,8 @@ OUTRUN_NOTE = (
 )
 POOLS_NOTE = (
     "Prefill and decode replicas have the same layout; a prompt's cache is sent once, at the link's full rate. No "
-    f"public run of such a deployment was fitted: the error bands are {LAYOUT_SPREAD:g} times as wide. Single requests are "
-    "not simulated."
+    f"public run of such a deployment was fitted: the error bands are {LAYOUT_SPREAD:g} times as wide. Single requests "
+    "are not simulated."
 )
 SIMULATED_NOTE = (
     "performance.simulated follows single requests through {title}'s scheduler at the asked load; a closed loop "

@@ -273,6 +273,8 @@ def _simulated(best: Candidate) -> SimulatedLoad | None:
             return None
         return replica.at_rate(settings.requests_per_second, best.state.running)
     return None if settings.concurrency is None else replica.closed_loop(settings.concurrency)
+
+
 def _bands(deployment: Deployment) -> tuple[Band, Band]:
     """Return the bands of first tokens and of times between them; no public run had prefill on replicas of its own."""
     work = deployment.work

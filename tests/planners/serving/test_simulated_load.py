@@ -49,7 +49,8 @@ def test_clients_that_all_have_a_place_agree_with_the_closed_form(engine, client
 def test_few_requests_at_random_agree_with_the_closed_form(engine):
     replica, best = simulated(engine=engine, requests_per_second=1.0)
     load = replica.at_rate(1.0, best.state.running)
-    assert load.ttft.mean_seconds == pytest.approx(best.state.ttft_seconds, rel=0.06)
+    # A step that is under way as a request comes is waited for: up to 6.5 ms of 65.
+    assert load.ttft.mean_seconds == pytest.approx(best.state.ttft_seconds, rel=0.1)
     assert load.tpot.mean_seconds == pytest.approx(best.state.tpot_seconds, rel=0.03)
     assert load.requests_per_second == pytest.approx(1.0, rel=0.02)
 
