@@ -42,6 +42,15 @@ INFER: tuple[RequestOption, ...] = (
         complete=choices("CacheImplementation"),
     ),
     option(
+        "--chunked-prefill/--no-chunked-prefill",
+        "serving.chunked_prefill",
+        "Prompts are cut where a step is full.",
+        bool,
+    ),
+    option(
+        "--simulate/--no-simulate", "serving.simulate", "Follow single requests under the asked load (default).", bool
+    ),
+    option(
         "--expert-backend",
         "serving.expert_backend",
         "Of TensorRT-LLM: what computes a mixture's experts: CUTLASS, TRTLLM, DEEPGEMM or TRITON.",

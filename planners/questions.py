@@ -355,6 +355,7 @@ class ServingQuestion:
     block_size: int | None = asked(BLOCK_TOKENS)
     cache_implementation: str | None = None
     expert_backend: str | None = None
+    chunked_prefill: bool | None = None
     max_num_batched_tokens: int | None = asked(BATCHED_TOKENS)
     max_num_seqs: int | None = asked(CONCURRENCY)
     slo: ServiceLevel | None = None

@@ -208,7 +208,8 @@ class EngineSettings:
     where positions are as the model's config has them. `is_block_size_fixed` says whether
     the client fixed `block_size`; else the engine chooses it, and no launch file names it.
     `activations` is the format that the layers compute in. `expert_backend` is what the engine is told to compute
-    experts with, None where it is told nothing.
+    experts with, None where it is told nothing. `chunked_prefill` says whether it is told to cut
+    prompts where a step is full, None where nobody asked.
     """
 
     engine: str
@@ -227,6 +228,7 @@ class EngineSettings:
     is_block_size_fixed: bool = False
     activations: str = "bf16"
     expert_backend: str | None = None
+    chunked_prefill: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,6 +204,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate, derive
             rope_scaling=stated_scaling(question),
             is_block_size_fixed=question.block_size is not None,
             activations=activations_format(settings.weights.name, settings.kv.name, question.hardware.gpu),
+            chunked_prefill=question.chunked_prefill,
             expert_backend=settings.expert_backend or assumed_backend(question, settings.profile, best.replica.degrees),
         ),
         memory=best.replica.memory,

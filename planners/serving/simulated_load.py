@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
@@ -220,7 +220,7 @@ class SimulatedReplica:
         tokens, batch = traffic.prefill_tokens, settings.max_num_batched_tokens * stages
         alone = sum(clock.step_seconds(0, 0.0, min(batch, tokens - done)) for done in range(0, tokens, batch))
         engine = Engine(
-            scheduling=settings.profile.scheduling,
+            scheduling=replace(settings.profile.scheduling, chunks_prompts=settings.chunks_prompts),
             batch_tokens=batch,
             max_requests=settings.max_num_seqs,
             cache_units=units,

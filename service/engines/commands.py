@@ -44,7 +44,10 @@ AS_ITS_CONFIG_SAYS = (
 COPIES = ("int4", "int8")
 # The smallest of the formats that such a config may say.
 SMALLEST_FORMAT = "int4"
-SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
+SERVING_FIELDS = (
+    "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size",
+    "chunked_prefill",
+)  # fmt: skip
 CommandReader: TypeAlias = Callable[[Words, Container, int], Read | None]
 
 

@@ -183,6 +183,11 @@ class ServingPart(Wire):
     cache_implementation: CacheImplementation | None = Field(
         default=None, description="Of transformers: a cache that grows, or one allocated for the longest sequence."
     )
+    chunked_prefill: bool | None = Field(
+        default=None,
+        description="Whether a prompt is cut where a step is full. If omitted: as the engine does by itself "
+        "(TensorRT-LLM does not).",
+    )
     expert_backend: Name | None = Field(
         default=None,
         description="Of TensorRT-LLM: what computes experts (moe_config.backend): CUTLASS, TRTLLM, DEEPGEMM or TRITON.",

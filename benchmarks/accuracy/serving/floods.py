@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -128,13 +128,9 @@ def _planned(row: Mapping[str, str], version: str | None, requests: int) -> tupl
     best = search_fleet((_question(row, version, requests),)).candidates[0]
     if best.deployment is None:
         return None
-    settings = best.settings
-    if "--enable_chunked_prefill" in row["note"]:
-        scheduling = replace(settings.profile.scheduling, chunks_prompts=True)
-        settings = replace(settings, profile=replace(settings.profile, scheduling=scheduling))
     replica = SimulatedReplica(
         question=best.question,
-        settings=settings,
+        settings=best.settings,
         replica=best.replica,
         replicas=best.replicas,
         pace=best.deployment.pace,
@@ -164,6 +160,7 @@ def _question(row: Mapping[str, str], version: str | None, requests: int) -> Ser
         engine=row["engine"],
         engine_version=version,
         concurrency=requests,
+        chunked_prefill=True if "--enable_chunked_prefill" in row["note"] else None,
         input_tokens=round(float(row["isl"])),
         output_tokens=round(float(row["osl"])),
         max_model_len=int(row["max_model_len"] or MAX_MODEL_LEN),

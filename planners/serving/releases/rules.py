@@ -198,7 +198,8 @@ class Scheduling:
     """How an engine fills its steps and admits requests, first come first served.
 
     With `mixes_prompts` prompts are computed in the steps that decode, after the running requests' tokens; else in
-    steps of their own, before any that decodes. With `chunks_prompts` a prompt is cut where a step is full. A request
+    steps of their own, before any that decodes. With `chunks_prompts` a prompt is cut where a step is full; with
+    `chunking_is_optional` the engine can be told otherwise. A request
     that had to give way waits at the front where `resumes_first`, and with `keeps_given_way` its cache is found again
     as far as others have not taken it since. With admission by estimate running requests are expected to put out
     `expected_output` of what they may yet put out, less by an even part at every decode step, and after
@@ -209,6 +210,7 @@ class Scheduling:
     admission: Admission
     mixes_prompts: bool
     chunks_prompts: bool
+    chunking_is_optional: bool = False
     resumes_first: bool = True
     keeps_given_way: bool = False
     expected_output: float = 0.0

@@ -44,6 +44,19 @@ def check_load(question: ServingQuestion) -> None:
         )
 
 
+def chunks_prompts(question: ServingQuestion, profile: EngineProfile) -> bool:
+    """Return whether prompts are cut where a step is full; raise where the engine cannot be told what was asked."""
+    own, asked = profile.scheduling.chunks_prompts, question.chunked_prefill
+    if asked is None or asked == own:
+        return own
+    if not profile.scheduling.chunking_is_optional:
+        raise NotYetAvailable(
+            f"{profile.title} is planned with chunked prefill {'on' if own else 'off'} alone; omit chunked_prefill.",
+            pointer="/serving/chunked_prefill",
+        )
+    return asked
+
+
 def check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
     """Raise `NotYetAvailable` for what takes a speed that no measurement describes."""
     if profile.timed_as is not None:

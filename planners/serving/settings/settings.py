@@ -14,7 +14,7 @@ from plimsoll.planners.serving.releases.cards import check_formats
 from plimsoll.planners.serving.releases.profile import EngineProfile, engine_profile
 from plimsoll.planners.serving.releases.rules import BatchTier
 from plimsoll.planners.serving.settings.cache_choice import block_size, cache_format, cache_implementation
-from plimsoll.planners.serving.settings.checks import check_load, check_timing, check_values
+from plimsoll.planners.serving.settings.checks import check_load, check_timing, check_values, chunks_prompts
 from plimsoll.planners.serving.settings.expert_choice import expert_backend
 from plimsoll.planners.serving.settings.lengths import longest_prompt, max_model_len, mean_request, traffic_of
 from plimsoll.planners.serving.traffic import Traffic
@@ -33,7 +33,8 @@ class Settings:
     (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
     layout. A batch of `graph_requests` is the largest captured in CUDA graphs, from
     4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides. Experts are
-    computed by `expert_backend` where the client named it.
+    computed by `expert_backend` where the client named it. `chunks_prompts` says whether a
+    prompt is cut where a step is full.
     """
 
     profile: EngineProfile
@@ -54,6 +55,7 @@ class Settings:
     graph_requests_wide: int
     cache_implementation: str | None
     expert_backend: str | None
+    chunks_prompts: bool
     learned: Learned | None
     assumptions: tuple[str, ...]
 
@@ -68,7 +70,7 @@ class Settings:
 
         Where prompts are never cut, the last to start needs its whole prompt beside a token of each of the others.
         """
-        if self.profile.scheduling.chunks_prompts:
+        if self.chunks_prompts:
             return self.max_num_seqs
         return min(self.max_num_seqs, max(1, self.max_num_batched_tokens - self.traffic.prefill_tokens + 1))
 
@@ -101,6 +103,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     longest = max_model_len(question, notes)
     input_tokens, output_tokens = mean_request(question, longest, notes)
     traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
+    chunks = chunks_prompts(question, profile)
     batched = _batched_tokens(question, profile, tier, longest, longest_prompt(question, input_tokens, longest), notes)
     sequences = question.max_num_seqs or min(tier.max_num_seqs, batched)
     if batched < sequences:
@@ -128,6 +131,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         graph_requests_wide=tier.graph_requests_wide,
         cache_implementation=cache_implementation(question, profile),
         expert_backend=expert_backend(question, profile),
+        chunks_prompts=chunks,
         learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )
@@ -144,15 +148,17 @@ def _batched_tokens(
     """Return the tokens of a batch; raise where the engine would not start with so few, or takes no such prompt."""
     has_encoder = any(block.cross is not None for block in question.model.layers)
     is_whole = profile.computes_encoder_prompts_whole and has_encoder
-    least = max_model_len if is_whole else 1
+    # An engine that has to be told not to cut prompts takes batches of its longest request then.
+    is_told = profile.scheduling.chunks_prompts and not chunks_prompts(question, profile)
+    least = max_model_len if is_whole or is_told else 1
     batched = question.max_num_batched_tokens or max(least, tier.max_num_batched_tokens)
     if batched < least:
         raise InvalidQuestion(
             f"max_num_batched_tokens ({batched}) must be at least max_model_len ({max_model_len}): "
-            f"{profile.title} computes the prompts of encoder-decoder models whole.",
+            f"{profile.title} computes {'prompts' if is_told else 'the prompts of encoder-decoder models'} whole.",
             pointer="/serving/max_num_batched_tokens",
         )
-    if profile.scheduling.chunks_prompts:
+    if chunks_prompts(question, profile):
         return batched
     most = question.max_num_seqs or tier.max_num_seqs
     beside = most if question.concurrency is None else min(question.concurrency, most)

@@ -14,6 +14,7 @@ FLAGS = (
     Flag(names=("enable-attention-dp",), field="is_attention_data_parallel", form="switch"),
     Flag(names=("max-seq-len",), field="max_model_len", form="whole", written="max_seq_len"),
     Flag(names=("max-num-tokens",), field="max_num_batched_tokens", form="whole", written="max_num_tokens"),
+    Flag(names=("enable-chunked-prefill",), field="chunked_prefill", form="switch", written="enable_chunked_prefill"),
     Flag(names=("max-batch-size",), field="max_num_seqs", form="whole", written="max_batch_size"),
     Flag(
         names=(

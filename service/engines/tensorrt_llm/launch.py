@@ -85,6 +85,8 @@ def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
     if settings.is_block_size_fixed:
         cache["tokens_per_block"] = settings.block_size
     content: dict[str, Any] = {"kv_cache_config": cache}
+    if settings.chunked_prefill:
+        content["enable_chunked_prefill"] = True
     if plan.layout.attention_data_parallel > 1:
         content["enable_attention_dp"] = True
     if settings.expert_backend is not None:

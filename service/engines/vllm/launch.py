@@ -58,8 +58,9 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
     )
     overrides = ["--hf-overrides", json.dumps(changes)] if changes else []
     trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
+    whole = ["--no-enable-chunked-prefill"] if settings.chunked_prefill is False else []
     words = [
-        *("vllm", "serve", checkpoint.name, *trust, *formats, *degrees, *overrides),
+        *("vllm", "serve", checkpoint.name, *trust, *formats, *degrees, *overrides, *whole),
         *options(
             FLAGS,
             max_model_len=settings.max_model_len,

@@ -92,6 +92,15 @@ def test_tensorrt_llm_reads_from_its_file_what_has_no_option():
     }
 
 
+def test_engines_are_told_whether_to_cut_prompts():
+    plan = serving_plan(engine=TRTLLM, engine_version="1.2", chunked_prefill=True)
+    given, files = read("trtllm-serve", plan), artifacts(plan)
+    # TorchLlmArgs.enable_chunked_prefill (tensorrt_llm/llmapi/llm_args.py).
+    assert yaml.safe_load(files[given["extra_llm_api_options"]])["enable_chunked_prefill"] is True
+    assert "no_enable_chunked_prefill" not in read("vllm", serving_plan())
+    assert read("vllm", serving_plan(chunked_prefill=False))["no_enable_chunked_prefill"] is True
+
+
 def test_tensorrt_llm_is_told_what_computes_its_experts():
     plan = serving_plan(engine=TRTLLM, engine_version="1.2", expert_backend="TRTLLM")
     given, files = read("trtllm-serve", plan), artifacts(plan)

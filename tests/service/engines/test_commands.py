@@ -145,6 +145,12 @@ def test_trtllm_serve_is_read():
     assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1, "expert_parallel": 2}
 
 
+def test_whether_prompts_are_cut_is_read():
+    assert request("vllm serve m --no-enable-chunked-prefill")["serving"]["chunked_prefill"] is False
+    read = request("trtllm-serve m --config /o.yaml", files={"/o.yaml": "enable_chunked_prefill: true\n"})
+    assert read["serving"]["chunked_prefill"] is True
+
+
 OPTIONS = "kv_cache_config: {dtype: fp8, tokens_per_block: 64}\nenable_attention_dp: true\nmax_batch_size: 32\n"
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.settings.settings import resolve_settings
@@ -196,6 +196,28 @@ def test_whole_prompts_keep_others_from_running():
     answer = plan_serving(asked)
     assert answer.meets is False
     assert {"serving.max_num_batched_tokens": 8320} in [each.change for each in answer.advice if each.meets]
+
+
+def test_prompts_are_cut_where_an_engine_is_told_so():
+    told = whole_prompts(input_tokens=9000, max_num_batched_tokens=2048, chunked_prefill=True)
+    settings = resolve_settings(told)
+    assert (settings.chunks_prompts, settings.most_running) == (True, 2048)
+    assert resolve_settings(whole_prompts(input_tokens=9000)).chunks_prompts is False
+
+
+def test_an_engine_told_to_cut_no_prompts_has_batches_of_the_longest_request():
+    # config/scheduler.py of vLLM, verify_max_model_len.
+    settings = resolve_settings(question(max_model_len=8192, chunked_prefill=False))
+    assert settings.chunks_prompts is False
+    assert settings.max_num_batched_tokens >= 8192
+    told = refused("/serving/max_num_batched_tokens", max_num_batched_tokens=4096, chunked_prefill=False)
+    assert "must be at least max_model_len (8192)" in told
+
+
+def test_chunked_prefill_is_not_planned_off_where_the_engine_is_not_known_without():
+    with pytest.raises(NotYetAvailable) as caught:
+        resolve_settings(question(engine="sglang", engine_version=None, chunked_prefill=False))
+    assert caught.value.pointer == "/serving/chunked_prefill"
 
 
 def test_a_prompt_longer_than_a_batch_is_refused_where_none_is_cut():
