@@ -57,6 +57,11 @@ class Grid:
         """Return how many layouts there are, each counted once."""
         return counted(self.distinct, self.shape)
 
+    @property
+    def cells(self) -> BoolArray:
+        """Return which layouts are counted, in the grid's whole shape."""
+        return self.distinct if self.distinct.shape == self.shape else np.broadcast_to(self.distinct, self.shape)
+
     def of_bases(self, index: IntArray) -> Grid:
         """Return the grid of some of the bases only, in rising order."""
         if index.size == self.bases:
@@ -71,7 +76,7 @@ class Grid:
 
     def smallest(self) -> Grid:
         """Return the least part of the grid that has all of its distinct layouts, or all where it is not much less."""
-        cells = self.distinct if self.distinct.shape == self.shape else np.broadcast_to(self.distinct, self.shape)
+        cells = self.cells
         kept = [np.asarray(cells.any(axis=others)).nonzero()[0] for others in OTHER_AXES]
         shape = tuple(index.size for index in kept)
         cut = [(axis - cells.ndim, kept[axis]) for axis in range(cells.ndim) if shape[axis] < self.shape[axis]]
@@ -92,7 +97,7 @@ class Grid:
 
     def every(self) -> Candidates:
         """Return all layouts as a list, base after base."""
-        cells = np.flatnonzero(np.broadcast_to(self.distinct, self.shape))
+        cells = np.flatnonzero(self.cells)
         return self.take(cells[np.argsort(self.order(cells), kind="stable")])
 
     def order(self, cells: IntArray) -> IntArray:

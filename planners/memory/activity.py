@@ -33,7 +33,7 @@ from plimsoll.planners.memory.rotary_tables import rotary_cast_bytes
 from plimsoll.planners.memory.selective import ThrownAway
 from plimsoll.planners.memory.sent_parts import NOTHING_SENT, SentParts, sent_parts
 from plimsoll.planners.memory.state_space import live_at_scan
-from plimsoll.planners.memory.steps.on_rank import NO_BYTES
+from plimsoll.planners.memory.steps.on_rank import NO_BYTES, plus
 from plimsoll.planners.memory.unfused_attention import lacks_kernel
 
 NO_PARTS: dict[str, FloatArray] = dict.fromkeys(("in_experts", "sent", "received"), NO_BYTES)
@@ -173,8 +173,15 @@ def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Act
     ]
 
     def of_all_layers(amounts: Iterable[FloatArray]) -> FloatArray:
-        counted = zip(rows.layers_of_kind, amounts, strict=True)
-        return sum((count * amount for count, amount in counted), NO_BYTES)
+        held = NO_BYTES
+        for count, amount in zip(rows.layers_of_kind, amounts, strict=True):
+            if amount is not NO_BYTES:
+                held = plus(held, count * amount)
+        return held
+
+    def of_mean_layer(amounts: Iterable[FloatArray]) -> FloatArray:
+        every = of_all_layers(amounts)
+        return every if every is NO_BYTES else every / layers
 
     kept = of_all_layers(kind.backward.working_set for kind in kinds)
     is_selective = layouts.recompute == SELECTIVE
@@ -193,8 +200,8 @@ def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Act
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         kept_layers=rows.layers - recomputed,
-        saved_by_several=of_all_layers(kind.saved_by_several for kind in kinds) / layers,
-        repeated_saves=of_all_layers(kind.repeated_saves for kind in kinds) / layers,
+        saved_by_several=of_mean_layer(kind.saved_by_several for kind in kinds),
+        repeated_saves=of_mean_layer(kind.repeated_saves for kind in kinds),
         waiting=NO_BYTES,
         first_adapter_savings=first_adapter_savings,
         saved_routing=of_all_layers(kind.saved_routing for kind in kinds),
@@ -578,16 +585,17 @@ def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, F
     model, loss, layouts, tokens = job.model, job.profile.loss, share.layouts, share.tokens
     division = share.tensor if loss.vocabulary_parallel else 1.0
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
-    whole = np.where(
-        (division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes
-    )
+    whole: FloatArray | float = loss.logits_bytes
+    if loss.vocabulary_parallel:
+        whole = np.where(division > 1, loss.divided_logits_bytes, loss.logits_bytes)
     held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
     plain = tokens * model.vocabulary_size * held / division
-    chunks, gradients = _fused_loss(job, share, casts)
+    kept = plain * np.minimum(FP32_BYTES / whole, 1.0)
     is_fused = layouts.fused_cross_entropy
-    kept: FloatArray = np.where(is_fused, gradients, plain * np.minimum(FP32_BYTES / whole, 1.0))
-    result: FloatArray = np.where(is_fused, chunks + gradients, plain)
-    return result, kept
+    if not is_fused.any():
+        return plain, kept
+    chunks, gradients = _fused_loss(job, share, casts)
+    return np.where(is_fused, chunks + gradients, plain), np.where(is_fused, gradients, kept)
 
 
 def _fused_loss(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:

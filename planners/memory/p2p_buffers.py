@@ -77,6 +77,8 @@ def beside_interleaved_passes(layouts: Candidates, rows: StageRows, job: Job) ->
     has been filled; transformer/transformer_block.py, `set_input_tensor`.
     """
     stages, chunks = layouts.pipeline_parallel, layouts.virtual_pipeline
+    if chunks.max(initial=1) == 1:
+        return BesidePasses(turn=np.zeros(1, dtype=bool), stale=np.zeros(1))
     ahead = 2 * (stages - 1 - rows.stage) + (chunks - 1) * stages
     rounds, rest = np.divmod(ahead, stages * chunks)
     # Backward passes take the chunks in the opposite order.

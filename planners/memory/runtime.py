@@ -10,6 +10,7 @@ from plimsoll.planners.memory.steps.on_rank import NO_BYTES
 from plimsoll.planners.stacks.records import RuntimeBytes
 
 FP8_BYTES = 1
+NO_RANKS: IntArray = np.zeros(1, dtype=np.int64)
 
 
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
@@ -52,5 +53,7 @@ def tensor_overlap_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 
 def _communicator_bytes(ranks: IntArray, runtime: RuntimeBytes) -> IntArray:
+    if ranks.max(initial=1) <= 1:
+        return NO_RANKS
     found: IntArray = np.where(ranks > 2, runtime.nccl_group_bytes, np.where(ranks == 2, runtime.nccl_pair_bytes, 0))
     return found

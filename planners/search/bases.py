@@ -158,8 +158,12 @@ def expert_overlap_choices(question: TrainingQuestion, job: Job) -> tuple[bool, 
 
 
 def only(bases: Mapping[str, IntArray], kept: BoolArray | IntArray) -> Bases:
-    """Return some of the bases."""
-    return {name: values[kept] for name, values in bases.items()}
+    """Return some of the bases, by a mask or by their places."""
+    if kept.dtype == np.bool_:
+        kept = kept.nonzero()[0]
+        if bases and kept.size == next(iter(bases.values())).size:
+            return dict(bases)
+    return {name: values.take(kept) for name, values in bases.items()}
 
 
 def together(*parts: Mapping[str, IntArray]) -> Bases:
@@ -249,9 +253,11 @@ def _fixed_or(fixed: int | None, values: Sequence[int]) -> Sequence[int]:
 def _times(bases: Bases, name: str, values: Sequence[int]) -> Bases:
     """Return every base with every value of another axis."""
     count = next(iter(bases.values())).size
-    each = np.array(values, dtype=np.int64)
-    spread = {known: column.repeat(each.size) for known, column in bases.items()}
-    return {**spread, name: np.broadcast_to(each, (count, each.size)).ravel()}
+    added = np.empty((count, len(values)), dtype=np.int64)
+    added[:] = values
+    # One value more for each needs no copies of the others.
+    spread = bases if len(values) == 1 else {known: column.repeat(len(values)) for known, column in bases.items()}
+    return {**spread, name: added.ravel()}
 
 
 def _where(bases: Bases, kept: BoolArray) -> Bases:

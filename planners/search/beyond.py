@@ -60,6 +60,8 @@ MESHES_AT_FIRST, MOST_MESHES = 128, 4096
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
+# So many layouts are timed once, rather than first those that must take least.
+FEW_LAYOUTS_TO_TIME = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +234,10 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         bases = with_shard_groups(staged, beyond.question, beyond.job)
         bases = with_secondary_groups(bases, beyond.question, beyond.job)
         # Computing more again makes none of them faster.
-        own = _seconds(beyond, bases)
-        kept = np.flatnonzero(_can_win(bases, own, best))
-        if kept.size:
-            left.append((only(bases, kept), own[kept]))
-            best = _swept_in_parts(beyond, only(bases, kept), best, pools, should_stop)
+        bases, own, grid = _fastest_first(beyond, bases, best)
+        if own.size:
+            left.append((bases, own))
+            best = _swept_in_parts(beyond, grid, best, pools, should_stop)
     if not left:
         return best
     bases, least = together(*(some for some, _ in left)), np.concatenate([own for _, own in left])
@@ -249,15 +250,30 @@ def _swept_in_turns(
     """Sweep some bases, which take so much at the least, turn by turn of what more is computed again."""
     for turn, index in _turns(beyond, bases):
         index = index[_can_win(only(bases, index), least[index], best)]
-        index = index[_can_win(only(bases, index), _seconds(turn, only(bases, index)), best)]
-        if index.size:
-            best = _swept_in_parts(turn, only(bases, index), best, pools, should_stop)
+        _, own, grid = _fastest_first(turn, only(bases, index), best)
+        if own.size:
+            best = _swept_in_parts(turn, grid, best, pools, should_stop)
     return best
 
 
-def _swept_in_parts(beyond: Beyond, bases: Bases, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
-    """Sweep all layouts of some bases that obey the rules."""
-    grid = _allowed(_grid_of_groups(beyond, bases), beyond.job)
+def _fastest_first(beyond: Beyond, bases: Bases, best: Best) -> tuple[Bases, FloatArray, Grid]:
+    """Return the bases whose fastest choices can go before the best layout, what those take, and all their layouts.
+
+    Few layouts are timed once, all of them; of many, those of the bases alone that are left.
+    """
+    count = bases["gpus"].size * len(beyond.choices)
+    grid = _timed(beyond, _grid_of_groups(beyond, bases)) if 0 < count <= FEW_LAYOUTS_TO_TIME else None
+    own = None if grid is None else _seconds_of_timed(beyond, grid)
+    if own is None:
+        own = _seconds(beyond, bases)
+    kept = np.flatnonzero(_can_win(bases, own, best))
+    left = only(bases, kept)
+    return left, own[kept], _grid_of_groups(beyond, left) if grid is None else grid.of_bases(kept)
+
+
+def _swept_in_parts(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
+    """Sweep all layouts of a grid that obey the rules."""
+    grid = _allowed(grid, beyond.job)
     for like in alike(grid, stages_apart=has_many_of_one_stage(grid)):
         best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
@@ -318,6 +334,24 @@ def _seconds(beyond: Beyond, bases: Bases) -> FloatArray:
     return _least_of(beyond, bases, beyond.choices.least_recomputed(), steps)
 
 
+def _seconds_of_timed(beyond: Beyond, grid: Grid) -> FloatArray | None:
+    """Return the same of bases all of whose layouts are timed; None where the fastest choices are not among them."""
+    choices, layouts = beyond.choices, grid.layouts
+    if (0, False) not in choices.offload or False not in choices.fused_cross_entropy:
+        return None
+    fused = choices.fused_cross_entropy.index(False)
+    shares, lengths = len(choices.recompute), len(choices.full_layers)
+    recompute = [*range(min(shares or lengths, 1)), *range(shares + lengths, grid.shape[1])]
+    stages = range(choices.offload.index((0, False)), grid.shape[2], len(choices.offload))
+    seconds = np.broadcast_to(known_steps(grid).total, grid.shape)[fused][np.ix_(recompute, stages)]
+    divides = np.broadcast_to(MATRICES_DIVIDE.obeyed(layouts, beyond.job), grid.shape).all(axis=(0, 1, 2))
+    return np.where(divides, seconds.min(axis=(0, 1), initial=math.inf), math.inf)
+
+
+def _timed(beyond: Beyond, grid: Grid) -> Grid:
+    return timed(grid, beyond.job, beyond.question.hardware)
+
+
 def _least_of(
     beyond: Beyond, bases: Bases, choices: Choices, seconds: Callable[[Grid, IntArray], FloatArray]
 ) -> FloatArray:
@@ -374,7 +408,7 @@ def _counts_layers(beyond: Beyond) -> bool:
 def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Give memory to what of a grid is fast enough, the fastest first."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
-    grid = timed(grid, job, hardware)
+    grid = grid if grid.known else _timed(beyond, grid)
     gpus = np.broadcast_to(grid.layouts.gpus, (grid.bases,))
     simplest = np.broadcast_to(complexity(grid.layouts), grid.shape)
     seconds = np.broadcast_to(known_steps(grid).total, grid.shape)

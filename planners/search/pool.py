@@ -22,7 +22,7 @@ from plimsoll.planners.layouts.candidates import (
     concatenate,
 )
 from plimsoll.planners.layouts.distinct import distinct
-from plimsoll.planners.layouts.grid import Cells, Grid
+from plimsoll.planners.layouts.grid import Cells, Grid, counted
 from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
 from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, complexity, contenders
@@ -144,7 +144,9 @@ def none_of(job: Job) -> Pool:
 
 def has_many_of_one_stage(grid: Grid) -> bool:
     """Return whether the layouts of one stage are worth a call of their own, in which no other stage is worked out."""
-    bases = int(np.count_nonzero(np.broadcast_to(grid.layouts.pipeline_parallel == 1, (grid.bases,))))
+    if math.prod(grid.shape) <= LAYOUTS_WORTH_A_CALL:
+        return False
+    bases = counted(grid.layouts.pipeline_parallel == 1, grid.shape[-1:])
     return bases * math.prod(grid.shape[:-1]) > LAYOUTS_WORTH_A_CALL
 
 
@@ -154,7 +156,11 @@ def alike(grid: Grid, *, stages_apart: bool = True) -> Iterator[IntArray]:
     With `stages_apart` those of one stage are apart from those of several, so that it is worked out once. Bases with
     other choices go together where that wastes fewer layouts than one more call costs.
     """
-    allowed = np.broadcast_to(grid.distinct, grid.shape).any(axis=(0, 1))
+    allowed = grid.cells.any(axis=(0, 1))
+    if not stages_apart and math.prod(grid.shape) <= LAYOUTS_WORTH_A_CALL:
+        every = np.flatnonzero(allowed.any(axis=0))
+        yield from [every] if every.size else []
+        return
     kinds = 2 ** np.arange(allowed.shape[0]) @ allowed.astype(np.int64)
     apart = np.broadcast_to(stages_apart & (grid.layouts.pipeline_parallel > 1), (grid.bases,)).astype(np.int64)
     for group in distinct(apart[kinds > 0])[0].tolist():
@@ -179,7 +185,7 @@ def _together(kinds: IntArray, own: BoolArray, layouts_each: int) -> Iterator[In
         groups[-1].append(kind)
         union, bases, layouts = union | kind, bases + count, layouts + more
     for group in groups:
-        yield np.flatnonzero(own & np.isin(kinds, group))
+        yield np.flatnonzero(own & (kinds >= group[0]) & (kinds <= group[-1]))
 
 
 def _contenders_of(part: Grid, job: Job, hardware: Hardware) -> Pool:

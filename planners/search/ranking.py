@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -158,10 +160,8 @@ def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:
 
 
 def _count(*parts: BoolArray) -> FloatArray:
-    count = np.zeros(1)
-    for part in parts:
-        count = count + part
-    return count
+    """Return how many of these hold of each; whole numbers of one width are added several times faster than of two."""
+    return functools.reduce(operator.add, (part.view(np.uint8) for part in parts)).astype(np.float64)
 
 
 def pareto_front(ranked: Ranked) -> list[int]:

@@ -16,7 +16,7 @@ from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import FITS, TIGHT
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
-from plimsoll.planners.search.best import best_of
+from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory, on_drives
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from plimsoll.planners.search.objectives import has_enough
@@ -129,25 +129,31 @@ def _usual(
         # Layouts on drives are none of the usual ones.
         drives = on_drives(beyond) if with_offload else None
         others.extend([] if drives is None else [drives])
-    pools = _evaluated(question, grids, should_stop)
-    best = best_of(question, pools)
+    pools, best = _evaluated(question, grids, should_stop)
     if best is None or best.leaves_open(counts):
         least = (least_memory(beyond, should_stop) for beyond in others)
         pools.extend(pool for pool in least if pool is not None)
     return pools, others
 
 
-def _evaluated(question: TrainingQuestion, grids: Sequence[tuple[Job, Grid]], should_stop: ShouldStop) -> list[Pool]:
-    """Return the contenders of several frameworks' grids, that with the fastest layout first; or the closest to fit."""
+def _evaluated(
+    question: TrainingQuestion, grids: Sequence[tuple[Job, Grid]], should_stop: ShouldStop
+) -> tuple[list[Pool], Best | None]:
+    """Return the contenders of several frameworks' grids, and the best; where nothing fits, the closest to it.
+
+    The framework with the fastest layout goes first.
+    """
     hardware = question.hardware
     every = (bounded(grid, job, hardware, should_stop) for job, grid in grids)
     pools: list[Pool] = []
+    best: Best | None = None
     for some in sorted((some for some in every if some is not None), key=lambda one: one.fastest):
-        pools.extend(unbeaten(some, question, pools, should_stop))
+        found, best = unbeaten(some, question, pools, best, should_stop)
+        pools.extend(found)
     if any(pool.fitting for pool in pools):
-        return pools
+        return pools, best
     nearest = (evaluated(grid, job, hardware, should_stop) for job, grid in grids)
-    return [pool for pool in nearest if pool is not None]
+    return [pool for pool in nearest if pool is not None], None
 
 
 def _obeying(everything: Grid, job: Job, excluded: Counter[str]) -> Grid | None:

@@ -20,7 +20,7 @@ from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Cells, Grid
 from plimsoll.planners.memory.peak import TIGHT, least_bytes
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.search.best import best_of
+from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.pool import LAYOUTS_WORTH_A_CALL, Pool, evaluated, in_chunks, known_steps, none_of, timed
 from plimsoll.planners.search.ranking import complexity
 
@@ -86,12 +86,17 @@ def bounded(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop) -
     )
 
 
-def unbeaten(some: Bounded, question: TrainingQuestion, known: Sequence[Pool], should_stop: ShouldStop) -> list[Pool]:
-    """Return the contenders that no layout of the pools that are `known` beats, in pools."""
+def unbeaten(
+    some: Bounded, question: TrainingQuestion, known: Sequence[Pool], best: Best | None, should_stop: ShouldStop
+) -> tuple[list[Pool], Best | None]:
+    """Return the contenders that no layout of the pools that are `known` beats, in pools, and the best after them.
+
+    `best` is the best of those that are known.
+    """
     left = np.ones(some.cell.size, dtype=bool)
     found: list[Pool] = []
     while True:
-        index = np.flatnonzero(left & _could_count(some, question, (*known, *found)))
+        index = np.flatnonzero(left & _could_count(some, best, (*known, *found)))
         if not index.size:
             break
         if index.size > (LAYOUTS_WORTH_A_CALL if known or found else LAYOUTS_AT_FIRST):
@@ -99,10 +104,11 @@ def unbeaten(some: Bounded, question: TrainingQuestion, known: Sequence[Pool], s
         left[index] = False
         pools = (evaluated(part, some.job, question.hardware, should_stop) for part in some.of_parts(index))
         found.extend(pool for pool in pools if pool is not None)
+        best = best_of(question, (*known, *found))
     passed_over = some.considered - sum(pool.considered for pool in found)
     if passed_over:
         found.append(replace(none_of(some.job), considered=passed_over))
-    return found
+    return found, best
 
 
 def _with_room(part: Grid, job: Job, hardware: Hardware) -> Grid | None:
@@ -114,7 +120,7 @@ def _with_room(part: Grid, job: Job, hardware: Hardware) -> Grid | None:
 
 def _cells(part: Grid) -> dict[str, np.ndarray]:
     """Return what `Bounded` has of the layouts of a grid whose steps and least bytes are known."""
-    layouts, cells = part.layouts, np.flatnonzero(np.broadcast_to(part.distinct, part.shape))
+    layouts, cells = part.layouts, np.flatnonzero(part.cells)
     at = Cells(cells, part.shape)
     return {
         "cell": cells,
@@ -126,9 +132,8 @@ def _cells(part: Grid) -> dict[str, np.ndarray]:
     }
 
 
-def _could_count(some: Bounded, question: TrainingQuestion, known: Sequence[Pool]) -> BoolArray:
-    """Return where a layout could be the best, or takes less memory than all that are as fast."""
-    best = best_of(question, known)
+def _could_count(some: Bounded, best: Best | None, known: Sequence[Pool]) -> BoolArray:
+    """Return where a layout could be the best, or takes less memory than all known ones that are as fast."""
     if best is None:
         return np.ones(some.cell.size, dtype=bool)
     could: BoolArray = best.could_lose_to(some.gpus, some.seconds, some.complexity)

@@ -17,12 +17,16 @@ from plimsoll.planners.timing.efficiency import Efficiency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """Groups of `ranks` ranks each, one entry a layout, and the rate and latency of one hop round them."""
+    """Groups of `ranks` ranks each, one entry a layout, the rate of one hop and the latency of one way round them.
+
+    A group that `is_alone` has one rank, whatever the layout.
+    """
 
     ranks: IntArray
     bytes_per_second: FloatArray
     ring_seconds: FloatArray
     launch_seconds: float
+    is_alone: bool
 
 
 def rank_group(
@@ -36,13 +40,17 @@ def rank_group(
     3.3.1, arXiv:2407.21783: 3,072 GPUs a pod, 1 to 7 beyond).
     """
     link = hardware.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
-    if (ranks <= 1).all():
-        alone = np.zeros(1)
+    link_hop = efficiency.common.link_hop_seconds
+    is_alone = bool(ranks.max(initial=1) <= 1)
+    if is_alone or (ranks * stride).max(initial=1) <= hardware.gpus_per_node:
+        # None leaves the node.
+        ring: FloatArray = np.maximum(ranks - 1, 0) * link_hop
         return RankGroup(
             ranks=ranks,
             bytes_per_second=np.array([link]),
-            ring_seconds=alone,
+            ring_seconds=ring,
             launch_seconds=efficiency.common.launch_seconds,
+            is_alone=is_alone,
         )
     # Division of floats is several times faster than of integers, and exact at these sizes.
     in_node = np.minimum(
@@ -57,20 +65,22 @@ def rank_group(
     nodes = np.ceil(ranks / in_node)
     inner_hops = np.maximum(ranks - nodes, 0)
     network_hop = efficiency.common.network_hop_seconds * hop_multiple
-    ring = inner_hops * efficiency.common.link_hop_seconds + (nodes - 1) * network_hop
+    ring = inner_hops * link_hop + (nodes - 1) * network_hop
     return RankGroup(
         ranks=ranks,
         bytes_per_second=np.where(leaves_node, network, link),
         ring_seconds=ring,
         launch_seconds=efficiency.common.launch_seconds,
+        is_alone=False,
     )
 
 
 def all_gather_seconds(gathered_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one ring all-gather, or reduce-scatter: each rank sends all chunks but one."""
-    if (group.ranks <= 1).all():
+    if group.is_alone:
         return np.zeros(1)
-    ranks = np.maximum(group.ranks, 1)
+    # Floating point, of which all else is: numpy casts mixed operands more slowly than it multiplies them.
+    ranks = np.maximum(group.ranks, 1).astype(np.float64)
     sent = gathered_bytes * (ranks - 1) / ranks
     seconds = group.launch_seconds + group.ring_seconds + sent / group.bytes_per_second
     result: FloatArray = np.where(ranks > 1, seconds, 0.0)
@@ -84,6 +94,8 @@ def all_reduce_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArra
 
 def send_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one send to the next rank of the group."""
+    if group.is_alone:
+        return np.zeros(1)
     seconds = group.launch_seconds + message_bytes / group.bytes_per_second
     result: FloatArray = np.where(group.ranks > 1, seconds, 0.0)
     return result

@@ -170,7 +170,10 @@ class _Clock:
         )
         self._busiest = busiest_rank_multiple(layouts, job)
         # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
-        self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
+        self._expert_ranks: FloatArray | float = 1.0
+        if job.model.experts_per_token:
+            ranks = expert_tensor_ranks(layouts, job)
+            self._expert_ranks = layouts.expert_parallel * ranks / layouts.tensor_parallel
         degrees, self._degree = distinct(layouts.tensor_parallel)
         self._degrees = tuple(degrees.tolist())
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)

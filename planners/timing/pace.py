@@ -125,6 +125,8 @@ def host_seconds_per_layer(
     stack = efficiency.stack
     own = stack.host_expert_layer_seconds if has_experts(part) else stack.host_layer_seconds
     tensor = layouts.tensor_parallel
+    if tensor.max(initial=1) <= 1:
+        return np.full(1, own)
     nodes = -(-tensor // hardware.gpus_per_node)
     collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds * nodes, 0.0)
     # Every tensor-parallel rank adds to a layer's launches beside a pipeline that leaves the node.
@@ -164,9 +166,11 @@ def _layer(
         recompute = np.where(is_selective, again, 0.0)
     if is_full.any():
         recompute = np.where(is_full, recomputed_share(layouts, job) * own.forward, recompute)
-    exposed = 1.0 - np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
     feed_forward = MIXTURE if has_experts(part) else FEED_FORWARD
-    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups, feed_forward=feed_forward) * exposed
+    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups, feed_forward=feed_forward)
+    if job.overlap.hides_tensor_parallel:
+        hidden = np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
+        tensor = tensor * (1.0 - hidden)
     exchange = to_experts = np.zeros(1)
     computed = own.forward + own.backward + recompute
     if has_experts(part):

@@ -119,8 +119,8 @@ def _parameters(job: Job) -> _Parameters:
 
 def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) -> FloatArray:
     """Return a rank's part; where experts take the tensor-parallel ranks, those that it has are whole."""
-    held = experts / layouts.expert_parallel
+    held: FloatArray | float = 0.0
     if experts:
-        held = held * (layouts.tensor_parallel / expert_tensor_ranks(layouts, job))
+        held = experts / layouts.expert_parallel * (layouts.tensor_parallel / expert_tensor_ranks(layouts, job))
     result: FloatArray = (everything - experts + held) / (layouts.tensor_parallel * layouts.pipeline_parallel)
     return result

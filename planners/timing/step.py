@@ -248,6 +248,8 @@ def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency:
     parallelism has divided them already or they are scattered and gathered for the
     purpose (Narayanan et al. 2021, section 4.1, arXiv:2104.04473).
     """
+    if groups.pipeline.is_alone:
+        return np.zeros(1)
     message = tensor_parallel_message_bytes(layouts, job) / layouts.tensor_parallel
     one = send_seconds(message, groups.pipeline)
     between = efficiency.stack.exposed_sends * layouts.virtual_pipeline * layouts.micro_batches(job.global_batch_size)

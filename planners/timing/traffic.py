@@ -116,6 +116,8 @@ def tensor_parallel_seconds_per_layer(
 
     A layer that is computed again has both of its forward ones again, one whose `feed_forward` module is has its own.
     """
+    if groups.tensor.is_alone:
+        return np.zeros(1)
     one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, job), groups.tensor)
     of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
     of_modules = recomputes_module(layouts, job, feed_forward)
@@ -141,6 +143,8 @@ def context_seconds_per_layer(
     The ring passes keys and values on once forward and, with their gradients,
     twice backward (Liu et al. 2023, arXiv:2310.01889).
     """
+    if groups.context.is_alone:
+        return np.zeros(1)
     hops = np.maximum(layouts.context_parallel - 1, 0)
     ring = hops * send_seconds(context_message_bytes(layouts, job), groups.context)
     result: FloatArray = np.maximum(3.0 * ring - attention_seconds, 0.0)

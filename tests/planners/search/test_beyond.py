@@ -49,6 +49,37 @@ def test_no_micro_batch_and_no_stages_are_faster_than_the_bound_of_a_mesh(framew
     assert (bound <= least * (1 + 1e-12)).all()
 
 
+@pytest.mark.parametrize("turn", ["usual", "every number of layers", "modules"])
+@pytest.mark.parametrize(
+    ("framework", "model", "gpus"),
+    [("megatron", llama(LLAMA_3_70B), 8), ("megatron", small_mixtral(), 4), ("fsdp2", llama(LLAMA_3_70B), 6)],
+)
+def test_layouts_that_are_timed_together_have_the_least_of_those_timed_alone(framework, model, gpus, turn):
+    asked = question(framework=framework, model=model, gpus=gpus, global_batch_size=12 * gpus)
+    job = training_job(asked, load_profile(framework))
+    everything = beyond.beyond_usual(asked, job, np.array([gpus]), with_offload=True)
+    choices = {
+        "usual": everything.choices,
+        "every number of layers": replace(everything.choices, recompute=(), full_layers=(1, 2)),
+        "modules": replace(everything.choices, recompute=(), module_sets=tuple(range(len(job.module_sets)))),
+    }
+    everything = replace(everything, choices=choices[turn])
+    sized = with_micro_batches(everything.meshes, asked)
+    bases = with_shard_groups(with_stages(sized, asked, job), asked, job)
+    together = beyond._timed(everything, beyond._grid_of_groups(everything, bases))
+    assert (beyond._seconds_of_timed(everything, together) == beyond._seconds(everything, bases)).all()
+
+
+@pytest.mark.parametrize("offload", [((1, False),), ((0, True),)])
+def test_layouts_whose_fastest_choices_were_ruled_out_say_nothing_of_those(offload):
+    asked = question(framework="megatron", gpus=8, global_batch_size=8)
+    job = training_job(asked, load_profile("megatron"))
+    everything = beyond.beyond_usual(asked, job, np.array([8]), with_offload=False)
+    everything = replace(everything, choices=replace(everything.choices, offload=offload))
+    bases = with_shard_groups(with_stages(with_micro_batches(everything.meshes, asked), asked, job), asked, job)
+    assert beyond._seconds_of_timed(everything, beyond._grid_of_groups(everything, bases)) is None
+
+
 @pytest.mark.parametrize(
     ("framework", "model", "gpus", "batch", "with_offload"),
     [

@@ -48,10 +48,12 @@ def test_the_best_and_the_front_are_those_of_all(framework, changes, layouts_at_
     grid = allowed_grid(asked, job)
     every = evaluated(grid, job, asked.hardware, never)
     bounded = unbeaten.bounded(grid, job, asked.hardware, never)
-    (some,) = merged(unbeaten.unbeaten(bounded, asked, [], never))
+    found, best = unbeaten.unbeaten(bounded, asked, [], None, never)
+    (some,) = merged(found)
     assert some.considered == every.considered == len(grid)
     assert some.fitting <= every.fitting
     of_every, of_some = best_of(asked, [every]), best_of(asked, [some])
+    assert (best.objective, best.complexity) == (of_some.objective, of_some.complexity)
     assert (of_every.objective, of_every.complexity, of_every.has_room) == (
         of_some.objective,
         of_some.complexity,
@@ -65,9 +67,10 @@ def test_a_framework_that_another_one_beats_is_given_no_memory():
     asked = question(framework="megatron", gpus=48, global_batch_size=480)
     job = training_job(asked, load_profile("megatron"))
     bounded = unbeaten.bounded(allowed_grid(asked, job), job, asked.hardware, never)
-    known = unbeaten.unbeaten(bounded, asked, [], never)
+    known, best = unbeaten.unbeaten(bounded, asked, [], None, never)
     slower = replace(bounded, seconds=2 * bounded.seconds, bytes=bounded.bytes + asked.hardware.limit_bytes)
-    (passed_over,) = unbeaten.unbeaten(slower, asked, known, never)
+    (passed_over,), still = unbeaten.unbeaten(slower, asked, known, best, never)
+    assert still is best
     assert (len(passed_over.layouts), passed_over.considered) == (0, slower.considered)
 
 

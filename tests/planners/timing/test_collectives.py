@@ -42,6 +42,16 @@ def test_a_group_over_nodes_uses_the_network_cards_of_its_members():
     assert group(16, 8).bytes_per_second[0] == pytest.approx(0.75 * 50e9)
 
 
+def test_a_group_takes_the_same_beside_one_that_leaves_the_node():
+    # Two and four ranks in the node: one and three hops of 3.4 us; sixteen side by side leave it.
+    beside = rank_group(np.array([2, 4, 16]), np.array([1, 2, 1]), hardware(8), E)
+    alone = rank_group(np.array([2, 4]), np.array([1, 2]), hardware(8), E)
+    assert alone.ring_seconds == pytest.approx([3.4e-6, 3 * 3.4e-6])
+    message = np.array([1e9])
+    assert (all_gather_seconds(message, beside)[:2] == all_gather_seconds(message, alone)).all()
+    assert (send_seconds(message, beside)[:2] == send_seconds(message, alone)).all()
+
+
 def test_hops_between_nodes_take_the_network_s_latency():
     # 16 ranks on two nodes: 14 hops of 3.4 us and one of 14 us.
     assert group(16).ring_seconds[0] == pytest.approx(14 * 3.4e-6 + 14e-6)
