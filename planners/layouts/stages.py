@@ -174,7 +174,9 @@ def micro_batches_in_flight(
     if schedule == "gpipe":
         every: FloatArray = np.where(pipeline_parallel > 1, micro_batches + 0 * stage, 1).astype(np.float64)
         return every
-    plain = np.minimum(pipeline_parallel - stage, micro_batches)
+    plain: IntArray = np.minimum(pipeline_parallel - stage, micro_batches)
+    if virtual_pipeline.max(initial=1) == 1:
+        return plain.astype(np.float64)
     chunks = 2 * (pipeline_parallel - stage - 1) + (virtual_pipeline - 1) * pipeline_parallel + 1
     interleaved = np.minimum(chunks, micro_batches * virtual_pipeline) / virtual_pipeline
     in_flight: FloatArray = np.where(virtual_pipeline > 1, interleaved, plain).astype(np.float64)
@@ -229,8 +231,12 @@ def _every_stage(same: ByIdentity[tuple[Pipeline, ...]]) -> IntArray:
 def pipelines_of(layouts: Candidates, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
     """Return the layouts' pipelines that differ, one tuple for all that have the same, and which each layout has."""
     most, ways = int(layouts.virtual_pipeline.max()), len(job.pipeline_layouts)
-    chunked = (layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1
-    keys, place = distinct(chunked * ways + layouts.pipeline_layout)
+    numbered = layouts.pipeline_parallel - 1
+    if most > 1:
+        numbered = numbered * most + layouts.virtual_pipeline - 1
+    if ways > 1:
+        numbered = numbered * ways + layouts.pipeline_layout
+    keys, place = distinct(numbered)
     return _different(ByIdentity(job.model), ByIdentity(job.pipeline_layouts), most, tuple(keys.tolist())), place
 
 

@@ -18,6 +18,7 @@ from plimsoll.planners.layouts.candidates import (
     BoolArray,
     Candidates,
     FloatArray,
+    any_of,
     once,
     recomputes_module,
 )
@@ -185,7 +186,7 @@ def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Act
 
     kept = of_all_layers(kind.backward.working_set for kind in kinds)
     is_selective = layouts.recompute == SELECTIVE
-    if is_selective.any():
+    if any_of(is_selective):
         kept = np.where(is_selective, of_all_layers(kind.selective for kind in kinds), kept)
     layers = np.maximum(rows.layers, 1)
     # The residual stream is as wide in all layers.
@@ -231,13 +232,13 @@ def _named_inputs(parts: SentParts, layouts: Candidates, rows: StageRows) -> Flo
 def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
     size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
-    stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() and job.method == "full" else size
+    stream_bytes = np.where(casts, FP32_BYTES, size) if any_of(casts) and job.method == "full" else size
     widest = share.busiest * layer.widest / share.tensor
     residual = layer.input_width / share.sequence_division
     selective = not_recomputed = twice = again = NO_BYTES
-    if (layouts.recompute == SELECTIVE).any():
+    if any_of(layouts.recompute == SELECTIVE):
         selective, not_recomputed = _selective(layer, share)
-    if layouts.activation_offload.any():
+    if any_of(layouts.activation_offload):
         twice = tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
@@ -267,7 +268,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         repeated_saves=again,
         has_state_space=layer.state_space is not None,
         weighed_outputs=_weighed_outputs(layer, share) if any(layer.weighed_outputs) else NO_BYTES,
-        **(_parts_of_mixture(layer, share) if layouts.expert_overlap.any() and is_mixture else NO_PARTS),
+        **(_parts_of_mixture(layer, share) if any_of(layouts.expert_overlap) and is_mixture else NO_PARTS),
         parts=NOTHING_SENT,
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
@@ -299,7 +300,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
             at_expert_reduction=share.of(layer.at_expert_reduction) if is_mixture else NO_BYTES,
         ),
     )
-    if layer.thrown_away is not None and (layouts.recompute == SELECTIVE).any():
+    if layer.thrown_away is not None and any_of(layouts.recompute == SELECTIVE):
         of_kind = replace(of_kind, backward=_brought_back(of_kind.backward, layer.thrown_away, share))
     if layer.unfused is not None:
         return _with_scores(of_kind, layer.unfused, share, size)
@@ -318,7 +319,7 @@ def _parts_of_mixture(layer: LayerBytes, share: RankShare) -> dict[str, FloatArr
 
     within = of_experts(layer.whole)
     is_selective = share.layouts.recompute == SELECTIVE
-    if is_selective.any():
+    if any_of(is_selective):
         within = np.where(is_selective, of_experts(layer.selective), within)
     return {
         "in_experts": within,
@@ -362,7 +363,7 @@ def _beside_attention(own: LayerBackward, beside: FloatArray) -> LayerBackward:
     )
     in_experts = ("at_recomputed_combine", "at_expert_matmuls", "at_combine", "at_expert_reduction")
     held = {name: getattr(own, name) for name in (*until_attention, *in_experts)}
-    changed = {name: amount + beside for name, amount in held.items() if amount is not NO_BYTES and amount.any()}
+    changed = {name: amount + beside for name, amount in held.items() if amount is not NO_BYTES and any_of(amount)}
     return replace(own, **changed)
 
 
@@ -388,7 +389,7 @@ def _held_twice(of_kind: LayerActivity, layer: LayerBytes, share: RankShare) -> 
     layouts = share.layouts
     beside = np.where(layouts.micro_batch_size > 1, share.tokens * layer.copied_output_bytes / share.tensor, 0.0)
     are_unrotated = (layouts.recompute == SELECTIVE) & (np.asarray(layer.unrotated_bytes) > 0)
-    if are_unrotated.any():
+    if any_of(are_unrotated):
         beside = np.where(are_unrotated, share.tokens * layer.unrotated_bytes / share.tensor, beside)
     return _with_attention(of_kind, beside)
 
@@ -409,7 +410,7 @@ def _at_last_matmul(layer: LayerBytes, share: RankShare, job: Job, everything: F
         return everything
     left = share.of(layer.experts_last_product)
     is_again = recomputes_module(share.layouts, job, EXPERT_ACTIVATION)
-    if not is_again.any():
+    if not any_of(is_again):
         return left
     # Computed again for the last matrix, the product of the halves stays until they have been differentiated.
     return np.where(is_again, left + share.of(_expert_product(layer)), left)
@@ -439,7 +440,7 @@ def _second_run(
     copied = NO_BYTES
     if layer.copied_halves_bytes:
         copied = whole + share.tokens * layer.copied_halves_bytes / share.tensor + gradient
-    if not casts.any():
+    if not any_of(casts):
         return copied
     return np.maximum(copied, np.where(casts, whole + share.of_sequence(layer.beside_second_run), 0.0))
 
@@ -500,7 +501,7 @@ def _combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
     own, whole = share.of(layer.at_combine), share.of(layer.combine_whole)
     live = np.where(share.layouts.expert_parallel > 1, own, whole)
     is_again = recomputes_module(share.layouts, job, EXPERT_ACTIVATION)
-    if is_again.any():
+    if any_of(is_again):
         # It is computed again behind this, for the experts' last matrix.
         live = live - np.where(is_again, share.of(_expert_product(layer)), 0.0)
     if not layer.grouped_sent_bytes or layer.parts_sum_widening <= 1:
@@ -511,7 +512,7 @@ def _combine(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
 
 def _where_cast(casts: BoolArray, plain: SavedBytes, cast: SavedBytes, share: RankShare) -> FloatArray:
     """Return a rank's bytes of `cast` where autocast casts fp32 weights, of `plain` elsewhere."""
-    return np.where(casts, share.of(cast), share.of(plain)) if casts.any() else share.of(plain)
+    return np.where(casts, share.of(cast), share.of(plain)) if any_of(casts) else share.of(plain)
 
 
 def _selective(layer: LayerBytes, share: RankShare) -> tuple[FloatArray, FloatArray]:
@@ -571,7 +572,7 @@ def _head(job: Job, share: RankShare, casts: BoolArray) -> FloatArray:
     kept = head_bytes(job)
     whole = _where_cast(casts, *kept, share)
     is_fused = share.layouts.fused_cross_entropy
-    if not kept[0].tensor_bytes or not is_fused.any():
+    if not kept[0].tensor_bytes or not any_of(is_fused):
         return whole
     plain, cast = (replace(saved, tensor_bytes=0.0) for saved in kept)
     return np.where(is_fused, _where_cast(casts, plain, cast, share), whole)
@@ -592,7 +593,7 @@ def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, F
     plain = tokens * model.vocabulary_size * held / division
     kept = plain * np.minimum(FP32_BYTES / whole, 1.0)
     is_fused = layouts.fused_cross_entropy
-    if not is_fused.any():
+    if not any_of(is_fused):
         return plain, kept
     chunks, gradients = _fused_loss(job, share, casts)
     return np.where(is_fused, chunks + gradients, plain), np.where(is_fused, gradients, kept)

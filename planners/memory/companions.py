@@ -22,7 +22,7 @@ import numpy as np
 
 from plimsoll.planners.ground.terms import REFERENCE
 from plimsoll.planners.jobs.job import BlockWeights, CompanionJob, Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, any_of
 from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, LayerActivity, activity
 from plimsoll.planners.memory.holdings import Holdings, States, has_gathering, holdings, shard_ranks, states
@@ -136,7 +136,7 @@ def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job
     DeepSpeed gathers them layer by layer, as one that learns is: the root and two layers, the second one fetched ahead.
     """
     is_gathered = _is_gathered(layouts, job)
-    if not is_gathered.any():
+    if not any_of(is_gathered):
         return NO_BYTES
     whole = holdings(layouts, rows, companion.job)
     if companion.trainable or not job.profile.weights.gather_copies:
@@ -151,7 +151,7 @@ def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job
 def companion_gathered_once(companion: CompanionJob, layouts: Candidates, job: Job) -> FloatArray:
     """Return the whole weights that stay, where FSDP2 does not shard them again behind a forward pass."""
     stays = has_gathering(layouts.zero_stage, job, "gathered_once") & np.bool_(job.profile.weights.gather_copies)
-    if not stays.any() or companion.trainable:
+    if not any_of(stays) or companion.trainable:
         return NO_BYTES
     rows = all_stages(layouts, companion.job)
     return np.where(stays, _unit_bytes(companion, holdings(layouts, rows, companion.job), rows), 0.0)

@@ -20,7 +20,7 @@ from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES, EIGHT_BIT_SCALE_BYTES
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, any_of, once
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.dealt import dealt_states
 from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
@@ -149,7 +149,7 @@ class _Divided:
             self.dealt = dealt_states(rows, self.by_optimizer, job, self.moment_bytes)
         # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
         self.on_device = np.ones(1)
-        if layouts.offload.any():
+        if any_of(layouts.offload):
             self.on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
 
     def stored(self, zero_stage: int) -> _Amounts:
@@ -208,7 +208,7 @@ def _states(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> State
         local_parameters=local_parameters,
         stage_elements=own.split.total(),
     )
-    if not to_host.any():
+    if not any_of(to_host):
         return at_rest
     host_parameters = np.where(to_host == 2, parameters, 0.0)
     waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != widths.accumulator else accumulators
@@ -403,7 +403,7 @@ class _Stages:
         self._job = job
         self._rows = rows
         self._copies = copies_of_table(rows, job)
-        self._has_copies = bool(self._copies.any())
+        self._has_copies = bool(any_of(self._copies))
 
     def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
         """Return a quantity of single layers, of embedding and head, to be added up over each stage."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates, FloatArray, any_of
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import has_layer_norms
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES
@@ -23,7 +23,7 @@ def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message
     and no copy.
     """
     pipelined = layouts.pipeline_parallel > 1
-    if not job.profile.kernels.pipelines_keep_messages or not pipelined.any():
+    if not job.profile.kernels.pipelines_keep_messages or not any_of(pipelined):
         return NO_BYTES
     chunks = layouts.virtual_pipeline
     micro_batches = layouts.micro_batches(job.global_batch_size)

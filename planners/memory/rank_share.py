@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, any_of
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
 from plimsoll.planners.memory.activations import SavedBytes
 
@@ -49,7 +49,7 @@ class RankShare:
 
 def _are_some(amount: float | FloatArray) -> bool:
     """Return whether any layout saves anything of an amount, a number for all of them or one for each."""
-    return bool(amount.any() if isinstance(amount, np.ndarray) else amount)
+    return bool(any_of(amount) if isinstance(amount, np.ndarray) else amount)
 
 
 def rank_share(layouts: Candidates, job: Job) -> RankShare:

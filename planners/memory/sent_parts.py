@@ -25,7 +25,7 @@ from plimsoll.planners.jobs.offload_modules import (
     sent_by,
 )
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
-from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray, any_of
 from plimsoll.planners.layouts.module_sets import by_module_set, module_sets
 from plimsoll.planners.memory.activations import RESIDUAL
 from plimsoll.planners.memory.rank_share import RankShare
@@ -72,7 +72,7 @@ NOTHING_SENT = SentParts(
 
 def sent_parts(block: Block, share: RankShare, job: Job) -> SentParts:
     """Return what a layer sends where activations are offloaded part by part, nothing where they are not."""
-    if not share.layouts.activation_offload.any():
+    if not any_of(share.layouts.activation_offload):
         return NOTHING_SENT
     parts = {number: _sent_beside(number, block, share, job) for number in module_sets(share.layouts)}
     if len(parts) == 1:
@@ -135,7 +135,7 @@ class _OfRank:
     def total(self, block: Block, counted: Callable[[Sent], int]) -> FloatArray:
         """Return the bytes of a layer's tensors, each so many times; recomputed layers send others."""
         plain = self._total(block, (), counted)
-        if not self._is_selective.any():
+        if not any_of(self._is_selective):
             return plain
         return np.where(self._is_selective, self._total(block, self._recomputed, counted), plain)
 
@@ -145,7 +145,7 @@ class _OfRank:
         copied = copied_output_bytes(
             block, self._job.profile.kernels, attention=self._job.attention, element_bytes=size
         )
-        if not copied or not several.any():
+        if not copied or not any_of(several):
             return NO_BYTES
         own = self.total(block, lambda each: int(each.is_kernels_own))
         return np.where(several, own, 0.0)

@@ -29,6 +29,12 @@ def problems(question: TrainingQuestion, profile: Profile) -> dict[str, str]:
     return _problems(question, profile, _asked_of(question))
 
 
+def problems_of_each(question: TrainingQuestion, profiles: Sequence[Profile]) -> Iterator[dict[str, str]]:
+    """Yield the same of each of several frameworks."""
+    asked = _asked_of(question)
+    return (_problems(question, profile, asked) for profile in profiles)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """What a question asks of an ability; of stacks as they run its job, where layouts ask for that too."""
@@ -40,14 +46,12 @@ class _Asked:
 
 def _asked_of(question: TrainingQuestion) -> tuple[_Asked, ...]:
     """Return all that a question asks of any stack."""
-    every = (
-        *(_Asked(ability=ability, wanted=ability.asked(question), of_running=False) for ability in ABILITIES),
-        *(
-            _Asked(ability=each.ability, wanted=each.ability.asked(question), of_running=True)
-            for each in LAYOUT_ABILITIES
-        ),
+    every = (*((ability, False) for ability in ABILITIES), *((each.ability, True) for each in LAYOUT_ABILITIES))
+    return tuple(
+        _Asked(ability=ability, wanted=wanted, of_running=of_running)
+        for ability, of_running in every
+        if (wanted := ability.asked(question)) is not None
     )
-    return tuple(asked for asked in every if asked.wanted is not None)
 
 
 def _problems(question: TrainingQuestion, profile: Profile, asked: Sequence[_Asked]) -> dict[str, str]:
@@ -62,7 +66,8 @@ def _problems(question: TrainingQuestion, profile: Profile, asked: Sequence[_Ask
 def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> PlimsollError:
     """Return why none of the frameworks can run the job, and which others can."""
     stacks = profiles_to_search("any")
-    others = [profile.name for profile in stacks if not problems(question, profile)]
+    every = zip(stacks, problems_of_each(question, stacks), strict=True)
+    others = [profile.name for profile, lacking in every if not lacking]
     if question.framework != "any":
         pointer, detail = next(iter(problems(question, profiles[0]).items()))
         instead = f"The job can run on {listed(others)}." if others else what_none_has(question, stacks)
@@ -75,7 +80,7 @@ def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> Plimsoll
 
 def what_none_has(question: TrainingQuestion, profiles: Sequence[Profile], *, subject: str = "No stack") -> str:
     """Return the least that none of the frameworks has together, and who has each part of it, in a sentence."""
-    missed = [problems(question, profile) for profile in profiles]
+    missed = list(problems_of_each(question, profiles))
     nobodys = [field for field in missed[0] if all(field in lacking for lacking in missed)]
     if nobodys:
         return f"{subject} has {' or '.join(_asked(question, field, profiles) for field in nobodys)}."
@@ -87,12 +92,13 @@ def what_none_has(question: TrainingQuestion, profiles: Sequence[Profile], *, su
 
 
 def _having(question: TrainingQuestion, field: str, profiles: Sequence[Profile]) -> list[str]:
-    return [profile.name for profile in profiles if field not in problems(question, profile)]
+    every = zip(profiles, problems_of_each(question, profiles), strict=True)
+    return [profile.name for profile, lacking in every if field not in lacking]
 
 
 def _missed_by_all(question: TrainingQuestion, profiles: Sequence[Profile]) -> tuple[str, ...]:
     """Return the fewest fields of which every framework lacks one."""
-    missed = [problems(question, profile) for profile in profiles]
+    missed = list(problems_of_each(question, profiles))
     fields = list(dict.fromkeys(field for lacking in missed for field in lacking))
     return next(some for some in _ever_more_of(fields) if all(any(field in each for field in some) for each in missed))
 

@@ -188,9 +188,10 @@ def _repeated(
     """
     repeated: BoolArray = (full_layers != ALL_LAYERS) & is_whole
     shares = len(choices.recompute)
-    for later in range(1, shares):
-        same = (modes[:later] == modes[later]) & (full_layers[:later] == full_layers[later])
-        repeated[later] |= same.any(axis=0)
+    if shares > 1:
+        # Shares of one mode rise, so that a number of layers that was there already is the one before.
+        later, before = slice(1, shares), slice(shares - 1)
+        repeated[later] |= (modes[later] == modes[before]) & (full_layers[later] == full_layers[before])
     if choices.full_layers or choices.module_sets:
         repeated[shares:] |= full_layers[shares:] >= layers
     return repeated

@@ -60,6 +60,8 @@ MESHES_AT_FIRST, MOST_MESHES = 128, 4096
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
+# So many bases are divided into stages before any is bounded.
+FEW_TO_DIVIDE = 128
 # So many layouts are timed once, rather than first those that must take least.
 FEW_LAYOUTS_TO_TIME = 16_384
 
@@ -118,7 +120,10 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     sized = with_micro_batches(beyond.meshes, beyond.question)
     if sized["gpus"].size * each > FEW_LAYOUTS:
         return None
-    bases = with_shard_groups(with_stages(sized, beyond.question, beyond.job), beyond.question, beyond.job)
+    staged = with_stages(sized, beyond.question, beyond.job)
+    if beyond.question.layout.shard_group is None and staged["gpus"].size * each > FEW_LAYOUTS:
+        return None
+    bases = with_shard_groups(staged, beyond.question, beyond.job)
     bases = with_secondary_groups(bases, beyond.question, beyond.job)
     if bases["gpus"].size * each > FEW_LAYOUTS:
         return None
@@ -226,7 +231,9 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         start, step = start + step, min(2 * step, MOST_MESHES)
         still = block[_can_win(only(beyond.meshes, block), least[block], best)]
         sized = with_micro_batches(only(beyond.meshes, still), beyond.question)
-        sized = _fast(sized, _least_seconds(beyond, sized), best)
+        # The stages of few are bounded at once.
+        if sized["gpus"].size > FEW_TO_DIVIDE:
+            sized = _fast(sized, _least_seconds(beyond, sized), best)
         staged = with_stages(sized, beyond.question, beyond.job)
         staged = _with_room(beyond, _fast(staged, _least_seconds(beyond, staged), best))
         if not staged["gpus"].size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from plimsoll.planners.layouts.candidates import FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray, any_of
 from plimsoll.planners.questions import TrainingQuestion
 
 
@@ -42,4 +42,4 @@ def latest_step_seconds(question: TrainingQuestion) -> float:
 def has_enough(question: TrainingQuestion, step_seconds: Iterable[FloatArray]) -> bool:
     """Return whether any layout is in time; `step_seconds` are those of layouts that are sure to fit."""
     latest = latest_step_seconds(question)
-    return any(bool((seconds[seconds < math.inf] <= latest).any()) for seconds in step_seconds)
+    return any(bool(any_of(seconds[seconds < math.inf] <= latest)) for seconds in step_seconds)

@@ -11,7 +11,7 @@ import numpy as np
 from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.ground.stopping import ShouldStop, never
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import IntArray
+from plimsoll.planners.layouts.candidates import IntArray, any_of
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import FITS, TIGHT
 from plimsoll.planners.questions import TrainingQuestion
@@ -94,7 +94,7 @@ def _searched(
         for counts in gpu_counts(question):
             batch, others = _usual(question, jobs, counts, excluded, with_offload=with_offload, should_stop=should_stop)
             best = best_of(question, batch)
-            if best is not None and (any((pool.verdicts == FITS).any() for pool in batch) or not only_room):
+            if best is not None and (any(any_of(pool.verdicts == FITS) for pool in batch) or not only_room):
                 for beyond in others:
                     best = faster(beyond, best, batch, should_stop)
             pools.extend(batch)
@@ -177,7 +177,7 @@ def _choose(
     owner = np.concatenate([np.full(len(pool.layouts), number) for number, pool in enumerate(pools)])
     index = np.concatenate([np.arange(len(pool.layouts)) for pool in pools])
     found = ranked(pools)
-    fits = bool((found.verdicts > 0).any())
+    fits = bool(any_of(found.verdicts > 0))
     best = (
         best_index(found, question)
         if fits

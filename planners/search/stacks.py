@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.plans import LeftOutStack, SearchedStacks
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.search.able import problems, what_none_has
+from plimsoll.planners.search.able import problems_of_each, what_none_has
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 
 
 def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:
     """Return the stacks that were searched, by name, and with `any` why each of the others was not."""
-    profiles = profiles_to_search(question.framework)
+    others = [profile for profile in profiles_to_search(question.framework) if profile.name not in searched]
     return SearchedStacks(
         searched=tuple(searched),
         unmeasured=tuple(name for name in searched if not load_profile(name).measured),
         left_out=tuple(
-            LeftOutStack(framework=profile.name, reason=next(iter(problems(question, profile).values()), NOT_NEEDED))
-            for profile in profiles
-            if profile.name not in searched
+            LeftOutStack(framework=profile.name, reason=next(iter(lacking.values()), NOT_NEEDED))
+            for profile, lacking in zip(others, problems_of_each(question, others), strict=True)
         ),
     )
 

@@ -14,6 +14,9 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.timing.efficiency import Efficiency
 
+# What takes no time whatever the layout; whoever gets it leaves it as it is.
+NO_SECONDS: FloatArray = np.zeros(1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
@@ -78,7 +81,7 @@ def rank_group(
 def all_gather_seconds(gathered_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one ring all-gather, or reduce-scatter: each rank sends all chunks but one."""
     if group.is_alone:
-        return np.zeros(1)
+        return NO_SECONDS
     # Floating point, of which all else is: numpy casts mixed operands more slowly than it multiplies them.
     ranks = np.maximum(group.ranks, 1).astype(np.float64)
     sent = gathered_bytes * (ranks - 1) / ranks
@@ -89,13 +92,13 @@ def all_gather_seconds(gathered_bytes: FloatArray, group: RankGroup) -> FloatArr
 
 def all_reduce_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one ring all-reduce: a reduce-scatter and an all-gather of the same message."""
-    return 2.0 * all_gather_seconds(message_bytes, group)
+    return NO_SECONDS if group.is_alone else 2.0 * all_gather_seconds(message_bytes, group)
 
 
 def send_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one send to the next rank of the group."""
     if group.is_alone:
-        return np.zeros(1)
+        return NO_SECONDS
     seconds = group.launch_seconds + message_bytes / group.bytes_per_second
     result: FloatArray = np.where(group.ranks > 1, seconds, 0.0)
     return result

@@ -15,7 +15,7 @@ from plimsoll.planners.architecture import Part
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, Candidates, FloatArray, recomputes_module
+from plimsoll.planners.layouts.candidates import FULL, Candidates, FloatArray, any_of, recomputes_module
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks, paired_fraction
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.traffic import recomputed_share
@@ -92,7 +92,7 @@ def exposed_exchange_seconds(
     """
     stack = efficiency.stack
     plain = exchange * (1.0 - stack.expert_overlap_fraction)
-    if not layouts.expert_overlap.any():
+    if not any_of(layouts.expert_overlap):
         return plain
     micro_batches = layouts.micro_batches(job.global_batch_size)
     paired = paired_fraction(layouts.pipeline_parallel, layouts.virtual_pipeline, micro_batches)

@@ -18,9 +18,10 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD, MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray, hides_tensor_traffic
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray, any_of, hides_tensor_traffic
 from plimsoll.planners.layouts.stages import pipeline_of, stage_blocks
 from plimsoll.planners.plans import StageStep
+from plimsoll.planners.timing.collectives import NO_SECONDS
 from plimsoll.planners.timing.compute import layer_seconds, selective_recompute_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import (
@@ -80,11 +81,14 @@ def micro_batch_pace(
 
     def together(name: str) -> FloatArray:
         """Return one part of all layers of the slowest stage."""
-        every = zip(slowest.layers_of_kind, layers, strict=True)
-        return functools.reduce(operator.add, (count * getattr(layer, name) for count, layer in every))
+        parts = [getattr(layer, name) for layer in layers]
+        if all(part is NO_SECONDS for part in parts):
+            return NO_SECONDS
+        every = zip(slowest.layers_of_kind, parts, strict=True)
+        return functools.reduce(operator.add, (count * part for count, part in every))
 
     own = slowest.seconds
-    if layouts.expert_overlap.any():
+    if any_of(layouts.expert_overlap):
         own = np.where(layouts.expert_overlap, together("unpaired") + slowest.heads * end, own)
     return Pace(
         forward=together("forward") + slowest.heads * head.forward,
@@ -160,29 +164,33 @@ def _layer(
     Waiting for the host comes in the backward pass twice as long as in the forward: it launches twice as much.
     """
     own = layer_seconds(part, layouts, job, hardware, efficiency)
-    recompute, is_selective, is_full = np.zeros(1), layouts.recompute == SELECTIVE, layouts.recompute == FULL
-    if is_selective.any():
+    recompute, is_selective, is_full = NO_SECONDS, layouts.recompute == SELECTIVE, layouts.recompute == FULL
+    if any_of(is_selective):
         again = selective_recompute_seconds(part, own, layouts, job, hardware, efficiency)
         recompute = np.where(is_selective, again, 0.0)
-    if is_full.any():
+    if any_of(is_full):
         recompute = np.where(is_full, recomputed_share(layouts, job) * own.forward, recompute)
     feed_forward = MIXTURE if has_experts(part) else FEED_FORWARD
     tensor = tensor_parallel_seconds_per_layer(layouts, job, groups, feed_forward=feed_forward)
-    if job.overlap.hides_tensor_parallel:
+    if job.overlap.hides_tensor_parallel and tensor is not NO_SECONDS:
         hidden = np.where(hides_tensor_traffic(layouts, job), efficiency.stack.tensor_overlap_fraction, 0.0)
         tensor = tensor * (1.0 - hidden)
-    exchange = to_experts = np.zeros(1)
-    computed = own.forward + own.backward + recompute
+    exchange = to_experts = NO_SECONDS
+    computed = own.forward + own.backward
+    if recompute is not NO_SECONDS:
+        computed = computed + recompute
     if has_experts(part):
         tensor = tensor * tensor_traffic_multiple(part, layouts, job)
         exchange = expert_seconds_per_layer(layouts, job, hardware, efficiency)
         to_experts = exposed_exchange_seconds(exchange, computed, layouts, job, efficiency)
     context = context_seconds_per_layer(layouts, job, groups, own.attention)
     host = host_seconds_per_layer(part, layouts, hardware, efficiency)
-    busy = computed + tensor + context + to_experts
+    busy = functools.reduce(
+        operator.add, (each for each in (computed, tensor, context, to_experts) if each is not NO_SECONDS)
+    )
     waiting = np.maximum(host - busy, 0.0)
     seconds = unpaired = busy + waiting
-    if layouts.expert_overlap.any():
+    if any_of(layouts.expert_overlap):
         alone = np.maximum(computed + tensor + context + exchange, host)
         unpaired = np.where(layouts.expert_overlap, alone, seconds)
     return _Layer(

@@ -12,13 +12,13 @@ import numpy as np
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, PIPEDREAM
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, any_of
 from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
 from plimsoll.planners.memory.secondary_shards import secondary_bytes
 from plimsoll.planners.plans import Step, StepParts
 from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
-from plimsoll.planners.timing.collectives import send_seconds
+from plimsoll.planners.timing.collectives import NO_SECONDS, send_seconds
 from plimsoll.planners.timing.companions import companion_backward_seconds, companion_forward_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.matrix_update import matrix_update_seconds
@@ -58,7 +58,8 @@ class StepSeconds:
     @property
     def total(self) -> FloatArray:
         """Return the step's seconds."""
-        result: FloatArray = functools.reduce(operator.add, (getattr(self, name) for name in PART_NAMES))
+        parts = (getattr(self, name) for name in PART_NAMES)
+        result: FloatArray = functools.reduce(operator.add, (part for part in parts if part is not NO_SECONDS))
         return result
 
     def at_cells(self, cells: Cells) -> StepSeconds:
@@ -96,13 +97,18 @@ def step_seconds(
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
+
+    def of_all(one: FloatArray) -> FloatArray:
+        """Return what all micro-batches take."""
+        return one if one is NO_SECONDS else micro_batches * one
+
     return StepSeconds(
         forward=micro_batches * pace.forward + companion_forward_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward + companion_backward_seconds(layouts, job, hardware, efficiency),
-        recompute=micro_batches * pace.recompute,
-        tensor_parallel=micro_batches * pace.exchange,
-        context_parallel=micro_batches * pace.context_exchange,
-        expert_parallel=micro_batches * pace.expert_exchange,
+        recompute=of_all(pace.recompute),
+        tensor_parallel=of_all(pace.exchange),
+        context_parallel=of_all(pace.context_exchange),
+        expert_parallel=of_all(pace.expert_exchange),
         pipeline_bubble=_fill_seconds(layouts, job, pace) + _boundary_seconds(layouts, job, groups, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace)
         + sum(
@@ -170,7 +176,8 @@ def least_seconds_of_any_sizes(
 
 def _passes(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:
     """Return the forward and backward passes of all micro-batches on the slowest stage."""
-    one = pace.forward + pace.backward + pace.exchange + pace.context_exchange + pace.expert_exchange
+    parts = (pace.forward, pace.backward, pace.exchange, pace.context_exchange, pace.expert_exchange)
+    one = functools.reduce(operator.add, (part for part in parts if part is not NO_SECONDS))
     result: FloatArray = layouts.micro_batches(job.global_batch_size) * one
     return result
 
@@ -249,7 +256,7 @@ def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency:
     purpose (Narayanan et al. 2021, section 4.1, arXiv:2104.04473).
     """
     if groups.pipeline.is_alone:
-        return np.zeros(1)
+        return NO_SECONDS
     message = tensor_parallel_message_bytes(layouts, job) / layouts.tensor_parallel
     one = send_seconds(message, groups.pipeline)
     between = efficiency.stack.exposed_sends * layouts.virtual_pipeline * layouts.micro_batches(job.global_batch_size)
@@ -268,11 +275,14 @@ def _exposed_data_parallel(
     """
     stack = efficiency.stack
     seconds = data_parallel_seconds(layouts, job, groups, efficiency)
-    hideable = np.where(layouts.zero_stage >= 2, compute, pace.backward)
-    hidden = np.minimum(seconds, hideable) * (stack.data_overlap_fraction if job.overlap.gradients else 0.0)
+    if job.overlap.gradients and stack.data_overlap_fraction:
+        hideable = np.where(layouts.zero_stage >= 2, compute, pace.backward)
+        seconds = seconds - np.minimum(seconds, hideable) * stack.data_overlap_fraction
     gather = update_gather_seconds(layouts, job, groups, efficiency)
+    if gather is NO_SECONDS:
+        return seconds
     behind = np.minimum(gather, pace.forward) * (stack.gather_overlap_fraction if job.overlap.parameters else 0.0)
-    result: FloatArray = seconds - hidden + gather - behind
+    result: FloatArray = seconds + gather - behind
     return result
 
 
@@ -291,7 +301,7 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
 
 def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return gradients down, the optimizer on the host, and weights up, one after another."""
-    if not layouts.offload.any():
+    if not any_of(layouts.offload):
         return np.zeros(1)
     elements = updated_parameters(layouts, job)
     pcie = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction

@@ -23,12 +23,14 @@ from plimsoll.planners.layouts.candidates import (
     Candidates,
     FloatArray,
     IntArray,
+    any_of,
     once,
     recomputes_module,
 )
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.timing.collectives import (
+    NO_SECONDS,
     RankGroup,
     all_gather_seconds,
     all_reduce_seconds,
@@ -117,7 +119,7 @@ def tensor_parallel_seconds_per_layer(
     A layer that is computed again has both of its forward ones again, one whose `feed_forward` module is has its own.
     """
     if groups.tensor.is_alone:
-        return np.zeros(1)
+        return NO_SECONDS
     one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, job), groups.tensor)
     of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
     of_modules = recomputes_module(layouts, job, feed_forward)
@@ -144,7 +146,7 @@ def context_seconds_per_layer(
     twice backward (Liu et al. 2023, arXiv:2310.01889).
     """
     if groups.context.is_alone:
-        return np.zeros(1)
+        return NO_SECONDS
     hops = np.maximum(layouts.context_parallel - 1, 0)
     ring = hops * send_seconds(context_message_bytes(layouts, job), groups.context)
     result: FloatArray = np.maximum(3.0 * ring - attention_seconds, 0.0)
@@ -165,14 +167,14 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     is_copied = (layouts.zero_stage >= 1) & (layouts.shard_group < layouts.data_parallel)
     gradient_bytes = stage_parameters(layouts, job) * job.reduce_bytes
     gradient_bytes = gradient_bytes * sent_fraction(job)
-    if not is_sharded.any():
+    if not any_of(is_sharded):
         seconds = _reduced_once_seconds(gradient_bytes, layouts, job, groups, efficiency)
     else:
         seconds = _sharded_seconds(gradient_bytes, layouts, job, groups, efficiency)
         if not is_sharded.all():
             once = _reduced_once_seconds(gradient_bytes, layouts, job, groups, efficiency)
             seconds = np.where(is_sharded, seconds, once)
-    if not is_copied.any():
+    if not any_of(is_copied):
         return seconds
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
     return np.where(is_copied, seconds + replicas, seconds)
@@ -187,7 +189,7 @@ def _sharded_seconds(
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     gathered = gathers(layouts, job) * gather
     has_copy = layouts.secondary_shard_group > 1
-    if has_copy.any():
+    if any_of(has_copy):
         near = _by_layer(_gathered_bytes(layouts, job), groups.secondary, layouts, job, efficiency)
         gathered = np.where(has_copy, gather + (gathers(layouts, job) - 1) * near, gathered)
     return np.asarray(gathered + micro_batches * reduce)
@@ -199,11 +201,11 @@ def _reduced_once_seconds(
     """Return the reduction of whole gradients, once a step; ZeRO stage 1 makes calls of its own for each layer."""
     whole = all_reduce_seconds(gradient_bytes, groups.data)
     is_by_layer = (layouts.zero_stage == 1) & np.bool_(not job.profile.update.deals_parameters)
-    if not is_by_layer.any():
+    if not any_of(is_by_layer):
         return whole
     by_layer = _by_layer(gradient_bytes, groups.data, layouts, job, efficiency)
     is_copied = layouts.shard_group < layouts.data_parallel
-    if is_copied.any():
+    if any_of(is_copied):
         by_layer = np.where(is_copied, _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency), by_layer)
     return np.where(is_by_layer, by_layer, whole)
 
@@ -238,8 +240,8 @@ def gathers_once_a_step(layouts: Candidates, job: Job) -> BoolArray:
 def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
     """Return the gathering of the weights that each rank updated a part of, where they lie whole: once a step."""
     lies_whole = (layouts.zero_stage > 0) & (gathers(layouts, job) == 0)
-    if not lies_whole.any():
-        return np.zeros(1)
+    if not any_of(lies_whole):
+        return NO_SECONDS
     return np.where(lies_whole, _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency), 0.0)
 
 

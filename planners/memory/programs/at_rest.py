@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.ground.terms import GPIPE
-from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray, any_of
 from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
@@ -82,7 +82,7 @@ def _gathered_for_head(asked: Question) -> FloatArray:
 def pipeline_output(asked: Question) -> FloatArray:
     """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does."""
     job, is_piped = asked.job, asked.layouts.pipeline_parallel > 1
-    if not job.profile.loss.pipelines_keep_output or not is_piped.any():
+    if not job.profile.loss.pipelines_keep_output or not any_of(is_piped):
         return NO_BYTES
     return np.where(is_piped, job.precision.compute_bytes * stage_logits(asked), 0.0)
 
@@ -115,7 +115,7 @@ def others_at_ends(asked: Question, others: FloatArray) -> tuple[FloatArray, Flo
 
 def _mask(asked: Question) -> FloatArray:
     """Return eager attention's mask of a micro-batch, one for all layers, where some are to run again with it."""
-    masks = [layer.backward.mask for layer in asked.active.layers if layer.backward.mask.any()]
+    masks = [layer.backward.mask for layer in asked.active.layers if any_of(layer.backward.mask)]
     if not masks:
         return NO_BYTES
     runs_again = (asked.active.recomputed_layers > 0) | (asked.layouts.recompute == SELECTIVE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.layouts.candidates import NONE, FloatArray
+from plimsoll.planners.layouts.candidates import NONE, FloatArray, any_of
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.preference_loss import PreferenceLoss, compares, preference_loss
 from plimsoll.planners.memory.programs.question import Question
@@ -55,7 +55,7 @@ def unsaved_head_input(asked: Question) -> FloatArray:
     if not (job.profile.loss.inside_model and job.profile.kernels.transformers_modules):
         return NO_BYTES
     casts = casts_weights(asked.layouts, job)
-    if job.head.trainable and not casts.any():
+    if job.head.trainable and not any_of(casts):
         return NO_BYTES
     features = asked.layouts.local_tokens(job.sequence_length) * asked.rows.has_head * job.model.hidden_size
     if not job.head.trainable:

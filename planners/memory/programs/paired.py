@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray, any_of
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import paired_in_chunks
 from plimsoll.planners.memory.activity import LayerActivity
@@ -54,7 +54,7 @@ def waiting_bytes(asked: Question, others: FloatArray, at_embedding: FloatArray,
     layouts, rows, active = asked.layouts, asked.rows, asked.active
     each = waiting_micro_batch(asked)
     alone = Waiting(pairs=False, others=others * each, at_embedding=at_embedding * each, at_head=at_head * each)
-    if not layouts.expert_overlap.any():
+    if not any_of(layouts.expert_overlap):
         return alone
     paired = paired_in_chunks(layouts, rows.pipelines, asked.job)
     layer, message = each / np.maximum(rows.layers, 1), active.p2p_message
@@ -86,7 +86,7 @@ def held_by_outputs(asked: Question) -> FloatArray:
     residual, each with its gradient (combined_1f1b.py, `combined_forward_backward_step`, `b_output_tensor`).
     """
     layouts, message = asked.layouts, asked.active.p2p_message
-    if not layouts.expert_overlap.any():
+    if not any_of(layouts.expert_overlap):
         return NO_BYTES
     sent = functools.reduce(np.maximum, (layer.sent for layer in asked.active.layers))
     has_pairs = layouts.expert_overlap & (layouts.pipeline_parallel > 1)
@@ -103,7 +103,7 @@ def paired_bytes(asked: Question, own: LayerActivity, differentiated: FloatArray
     attention is left.
     """
     layouts = asked.layouts
-    if not layouts.expert_overlap.any():
+    if not any_of(layouts.expert_overlap):
         return NO_BYTES
     attention = own.kept - own.in_experts
     at_experts = differentiated + own.received + asked.active.p2p_message + attention + own.sent

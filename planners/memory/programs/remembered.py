@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, FloatArray, recomputes_module
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, FloatArray, any_of, recomputes_module
 from plimsoll.planners.layouts.stages import layers_of_highest
 from plimsoll.planners.memory.activity import LayerActivity
 from plimsoll.planners.memory.programs.paired import REMEMBERED_TENSORS
@@ -26,7 +26,7 @@ def remembered_below_head(asked: Question) -> FloatArray:
     Between two passes of that each of the others was last gone through backwards, once there is a second round.
     """
     layouts, rows, job = asked.layouts, asked.rows, asked.job
-    mixtures = [layer for layer in asked.active.layers if layer.saved_routing.any()]
+    mixtures = [layer for layer in asked.active.layers if any_of(layer.saved_routing)]
     if not mixtures or not job.profile.kernels.transformer_engine or layouts.virtual_pipeline.max() == 1:
         return NO_BYTES
     is_whole = (layouts.recompute == FULL) & (layouts.full_layers == ALL_LAYERS)
@@ -42,7 +42,7 @@ def remembered_bytes(asked: Question, own: LayerActivity, recomputed: BoolArray)
 
     That is the gradient of the latter's output, where the whole layer was recomputed. Nothing of a dense layer.
     """
-    if not own.saved_routing.any():
+    if not any_of(own.saved_routing):
         return NO_BYTES, NO_BYTES
     message = np.ceil(asked.active.p2p_message)
     of_mixture = recomputes_module(asked.layouts, asked.job, MIXTURE)

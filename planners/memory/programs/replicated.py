@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import FULL, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, FloatArray, any_of
 from plimsoll.planners.memory.activation_offload import SYNCHRONOUS, returns_weights
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.holdings import in_zero_stages
@@ -208,7 +208,7 @@ def _returned_head(asked: Question) -> FloatArray:
     That is its weight, in the width that it is multiplied in, and the input of one that learns.
     """
     held, layouts, job = asked.held, asked.layouts, asked.job
-    if not layouts.activation_offload.any():
+    if not any_of(layouts.activation_offload):
         return NO_BYTES
     size, learns = job.precision.compute_bytes, job.head.learning is None
     stream = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray, any_of
 from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
 from plimsoll.planners.memory.layer_bytes import sums_at_end
@@ -143,7 +143,7 @@ def _chunks(asked: Question, stays: BoolArray, waiting: FloatArray) -> Chunks | 
     """
     layouts = asked.layouts
     are_there = stays & (layouts.virtual_pipeline > 1)
-    if not are_there.any():
+    if not any_of(are_there):
         return None
     chunks, stages = layouts.virtual_pipeline, layouts.pipeline_parallel
     return Chunks(

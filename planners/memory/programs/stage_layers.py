@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, FloatArray, any_of
 from plimsoll.planners.layouts.stages import ModelRun, model_runs
 from plimsoll.planners.memory.activation_offload import returns_weights
 from plimsoll.planners.memory.activity import LayerActivity, LayerBackward, casts_weights
@@ -126,7 +126,7 @@ def _layer(
     layouts, job = asked.layouts, asked.job
     held, own = asked.held.layers[kind], asked.active.layers[kind]
     kernels = job.profile.kernels
-    if not held.experts.any():
+    if not any_of(held.experts):
         expert_units = NO_EXPERT_UNITS  # a dense layer of a mixture
     recomputed = layouts.recompute == FULL
     if is_recomputed is not None:
@@ -206,7 +206,7 @@ def _stays_as_highest(asked: Question, own: LayerActivity) -> FloatArray:
     if own.parts is NOTHING_SENT:
         return NO_BYTES
     layouts = asked.layouts
-    has_experts = np.bool_(own.parts.freed_in_experts.any())
+    has_experts = np.bool_(any_of(own.parts.freed_in_experts))
     layers = np.where(has_experts & (layouts.expert_overlap | (layouts.virtual_pipeline > 1)), 2.0, 1.0)
     return np.where(layouts.activation_offload, layers * own.parts.freed, 0.0)
 
@@ -239,7 +239,7 @@ def _units(asked: Question, held: LayerHoldings, expert_units: BoolArray) -> tup
         last_gradient=some(np.where(is_divided(asked), size * held.last_weight, 0.0)),
         last_summed=some(np.where(is_divided(asked), reduce_bytes * held.last_weight, 0.0)),
     )
-    if not expert_units.any():
+    if not any_of(expert_units):
         return whole, None
 
     # The ranks that hold the same experts divide them.
@@ -314,9 +314,9 @@ def _moments(
     is_mixture = bool(job.model.experts_per_token)
     combined = np.maximum(layer.at_combine, layer.at_recomputed_combine)
     softmax = []
-    if layer.mask.any() or is_unfused(job.attention, kernels):
+    if any_of(layer.mask) or is_unfused(job.attention, kernels):
         softmax.append(Moment("softmax", _at_attention(asked, layer, recomputed), NO_BYTES))
-    if layer.brings_back.any():
+    if any_of(layer.brings_back):
         at_attention = _at_attention(asked, layer, recomputed)
         softmax.append(Moment("attention", np.where(layer.brings_back, at_attention, 0.0), NO_BYTES))
     if own.parts is not NOTHING_SENT:
@@ -334,9 +334,9 @@ def _moments(
     returned = mask_of(returns_weights(asked.layouts, job) & ~recomputed)
     last = _at_last_matrix(asked, held, own, recomputed)
     moments = [Moment("last matrix", plus(last, only(returned, fresh)), fresh)]
-    if layer.second_run.any():
+    if any_of(layer.second_run):
         moments.append(Moment("end of the second run", np.where(recomputed, layer.second_run, 0.0), NO_BYTES))
-    if layer.at_last_norm.any():
+    if any_of(layer.at_last_norm):
         moments.append(Moment("last norm", layer.at_last_norm, NO_BYTES))
     moments += softmax
     if gradient_bytes is None:
@@ -346,7 +346,7 @@ def _moments(
         # Of weights whose products have been differentiated autocast's copies are gone (torch, autocast_mode.cpp).
         behind_attention = behind_attention - np.where(casts_weights(asked.layouts, job), size * held.feed_forward, 0.0)
 
-    has_expert_units = expert_units.any()
+    has_expert_units = any_of(expert_units)
 
     def of_one_unit(amount: FloatArray) -> FloatArray:
         return np.where(expert_units, 0.0, amount) if has_expert_units else amount
@@ -359,7 +359,7 @@ def _moments(
         first = size * (held.experts - held.last_experts)
         live = plus(layer.at_expert_matmuls, only(returned, first))
         moments.append(Moment("experts' first product", live, np.maximum(gradient_bytes * held.experts, first)))
-    if layer.at_first_matmuls.any():
+    if any_of(layer.at_first_matmuls):
         moments.append(Moment("first matrices", of_one_unit(layer.at_first_matmuls), of_one_unit(behind)))
     return [
         *moments,
@@ -390,7 +390,7 @@ def _at_attention(asked: Question, layer: LayerBackward, recomputed: BoolArray) 
 
     What a second run makes stays on the device.
     """
-    if not layer.returned_scores.any():
+    if not any_of(layer.returned_scores):
         return layer.attention_gradients
     comes_back = asked.layouts.activation_offload & ~recomputed
     result: FloatArray = layer.attention_gradients + np.where(comes_back, layer.returned_scores, 0.0)
@@ -403,7 +403,7 @@ def _at_adapter_cast(asked: Question, layer: LayerBackward, recomputed: BoolArra
     The first one is in the forward pass, which holds the embedding's output and the layer's input besides; what it
     saves has mostly left for the host where activations wait there.
     """
-    if not layer.at_adapter_cast.any():
+    if not any_of(layer.at_adapter_cast):
         return NO_BYTES
     kernels, message = asked.job.profile.kernels, asked.active.p2p_message
     first_run = layer.at_adapter_cast + (1.0 + kernels.norm_keeps_fp32) * message

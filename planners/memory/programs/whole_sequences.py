@@ -17,7 +17,7 @@ import numpy as np
 from plimsoll.planners.architecture import Block, Operation, OperationKind
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, any_of
 from plimsoll.planners.memory.activations import SavedBytes, checkpoint_width, saved_bytes
 from plimsoll.planners.memory.activity import LayerActivity
 from plimsoll.planners.memory.eager_attention import attentions_of
@@ -68,7 +68,7 @@ def before_scatter(asked: Question, own: LayerActivity, recomputes: BoolArray) -
     A layer that is computed again keeps neither its gathered input nor what its last matrix multiplies.
     """
     split = are_whole(asked)
-    if not split.any():
+    if not any_of(split):
         return NO_BYTES
     inner = own.backward.last_matmul_gradients - asked.active.p2p_message
     again = np.where(recomputes, whole_stream(asked) + inner, 0.0)
@@ -84,7 +84,7 @@ def moments_of_gathered(asked: Question, held: LayerHoldings, own: LayerActivity
     """
     layouts, job = asked.layouts, asked.job
     split = layouts.sequence_parallel & (layouts.tensor_parallel > 1)
-    if not split.any():
+    if not any_of(split):
         return []
     stream, message = whole_stream(asked), asked.active.p2p_message
     inner = layouts.local_tokens(job.sequence_length) * job.precision.compute_bytes
@@ -117,7 +117,7 @@ def moments_of_whole(
     A layer's second run goes on to its output, whose gradient has been gathered by then.
     """
     split = are_whole(asked)
-    if not split.any():
+    if not any_of(split):
         return []
     job, backward = asked.job, own.backward
     stream, message, size = whole_stream(asked), asked.active.p2p_message, job.precision.compute_bytes

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from plimsoll.planners.layouts.candidates import BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import BoolArray, FloatArray, any_of
 
 NO_BYTES: FloatArray = np.zeros(())
 # Which layouts something holds for: all of them, none, or those for which an array has 1 and not 0.
@@ -41,7 +41,7 @@ def either(*masks: Mask) -> Mask:
 
 def some(amount: FloatArray) -> FloatArray:
     """Return an amount, `NO_BYTES` where it is nothing for every layout."""
-    return amount if amount.any() else NO_BYTES
+    return amount if any_of(amount) else NO_BYTES
 
 
 def only(mask: Mask, amount: FloatArray) -> FloatArray:

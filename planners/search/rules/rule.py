@@ -97,6 +97,8 @@ class Rule:
 
     def broken(self, layouts: Candidates, job: Job) -> BoolArray:
         """Return where layouts break the rule."""
+        if len(self.breaches) == 1:
+            return self.breaches[0].where(layouts, job)
         return anywhere(breach.where(layouts, job) for breach in self.breaches)
 
     def obeyed(self, layouts: Candidates, job: Job) -> BoolArray:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.service.workloads.commands.launches import NotRead
 
 # vLLM reads 1k as 1,000 and 1K as 1,024 (vllm/engine/arg_utils.py, human_readable_int).
@@ -18,6 +20,8 @@ SWITCH_VALUES = {"true": True, "false": False, "yes": True, "no": False, "1": Tr
 UNRESOLVED = re.compile(r"\$[({A-Za-z_@*1-9]")
 # A word that is nothing but a variable or a command's output, whose options nobody sees.
 ALL_UNRESOLVED = re.compile(r"^\$(?:[A-Za-z_][A-Za-z0-9_]*|[@*1-9]|\{[^}]*\}|\(.*\))$", re.DOTALL)
+# A few dozen programs have a table each.
+MOST_KEPT_TABLES = 64
 IF_WRITTEN = ("whole-if-written", "text-if-written")
 Told = TypeVar("Told")
 # Flags outside every table that take no value, by how their names begin.
@@ -124,8 +128,14 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
 
 def named(flags: Sequence[Flag], **values: Told) -> dict[str, Told]:
     """Return values by the names that a program has for their fields; raises KeyError for a field that it has not."""
-    names = {flag.field: flag.name for flag in reversed(flags)}
+    names = _names(ByIdentity(flags))
     return {names[field]: value for field, value in values.items()}
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_TABLES)
+def _names(flags: ByIdentity[Sequence[Flag]]) -> Mapping[str, str]:
+    """Return the names that a table writes, by field; of several the first."""
+    return {flag.field: flag.name for flag in reversed(flags.value)}
 
 
 def option(flags: Sequence[Flag], field: str) -> str:
