@@ -252,7 +252,7 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         offload_target=job.offload_target if layouts.offload[index] else CPU,
         pipeline_schedule=job.pipeline_schedule,
         pipeline_layout=way.told(job.model, degree, chunks) if degree > 1 else None,
-        overlap=_hidden_traffic(layouts.take([index]), job),
+        overlap=_hidden_traffic(layouts, index, job),
         recompute_modules=job.module_sets[int(layouts.module_set[index])],
         recompute_every=job.recompute_every,
         offload_modules=job.offload_modules(int(layouts.module_set[index])),
@@ -264,14 +264,14 @@ def hides_tensor_traffic(layouts: Candidates, job: Job) -> BoolArray:
     return layouts.sequence_parallel & np.bool_(job.overlap.hides_tensor_parallel and job.attention == "flash")
 
 
-def _hidden_traffic(one: Candidates, job: Job) -> HiddenTraffic:
+def _hidden_traffic(layouts: Candidates, index: int, job: Job) -> HiddenTraffic:
     """Return which of one layout's traffic its stack is told to hide, or always hides."""
-    has_replicas = bool(one.data_parallel[0] * one.context_parallel[0] > 1)
+    has_replicas = bool(layouts.data_parallel[index] * layouts.context_parallel[index] > 1)
     return HiddenTraffic(
         gradients=has_replicas and job.overlap.gradients,
-        parameters=has_replicas and bool(one.zero_stage[0] > 0) and job.overlap.parameters,
-        tensor_parallel=bool(one.tensor_parallel[0] > 1 and job.overlap.tensor_parallel),
-        expert_parallel=bool(one.expert_overlap[0]),
+        parameters=has_replicas and bool(layouts.zero_stage[index] > 0) and job.overlap.parameters,
+        tensor_parallel=bool(layouts.tensor_parallel[index] > 1 and job.overlap.tensor_parallel),
+        expert_parallel=bool(layouts.expert_overlap[index]),
     )
 
 

@@ -166,10 +166,7 @@ def _activity(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> Act
     casts = casts_weights(layouts, job)
     casts_all = casts & np.bool_(job.method == "full")
     kinds = [
-        replace(
-            _of_kind(layer_bytes(part, job, layouts.module_set), share, casts, job),
-            parts=sent_parts(part.block, share, job),
-        )
+        _of_kind(layer_bytes(part, job, layouts.module_set), sent_parts(part.block, share, job), share, casts, job)
         for part in job.layers
     ]
 
@@ -229,7 +226,7 @@ def _named_inputs(parts: SentParts, layouts: Candidates, rows: StageRows) -> Flo
     return np.where(layouts.activation_offload & (layouts.pipeline_parallel > 1), received, 0.0)
 
 
-def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
+def _of_kind(layer: LayerBytes, parts: SentParts, share: RankShare, casts: BoolArray, job: Job) -> LayerActivity:
     size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if any_of(casts) and job.method == "full" else size
@@ -269,7 +266,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         has_state_space=layer.state_space is not None,
         weighed_outputs=_weighed_outputs(layer, share) if any(layer.weighed_outputs) else NO_BYTES,
         **(_parts_of_mixture(layer, share) if any_of(layouts.expert_overlap) and is_mixture else NO_PARTS),
-        parts=NOTHING_SENT,
+        parts=parts,
         backward=LayerBackward(
             input=_beside_second_run(layer, stream, casts, job),
             mask=tokens * job.sequence_length * layer.mask_bytes if layer.mask_bytes else NO_BYTES,

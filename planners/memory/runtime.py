@@ -55,5 +55,6 @@ def tensor_overlap_bytes(layouts: Candidates, job: Job) -> FloatArray:
 def _communicator_bytes(ranks: IntArray, runtime: RuntimeBytes) -> IntArray:
     if ranks.max(initial=1) <= 1:
         return NO_RANKS
-    found: IntArray = np.where(ranks > 2, runtime.nccl_group_bytes, np.where(ranks == 2, runtime.nccl_pair_bytes, 0))
+    by_ranks = np.array([0, 0, runtime.nccl_pair_bytes, runtime.nccl_group_bytes])
+    found: IntArray = by_ranks.take(np.minimum(ranks, by_ranks.size - 1))
     return found
