@@ -101,7 +101,9 @@ def _ways(policies: tuple[ShardingPolicy, ...], spans: tuple[int, ...], keys: tu
 def tensor_divisions(layouts: Candidates, job: Job) -> Divisions:
     """Return how layouts divide weights over tensor-parallel ranks, whatever becomes of experts and of shards."""
     policies, of_stage = _policies(job.profile.placement.policies)
-    every = layouts.tensor_parallel * len(policies) + of_stage[layouts.zero_stage]
+    every = layouts.tensor_parallel
+    if len(policies) > 1:
+        every = every * len(policies) + of_stage[layouts.zero_stage]
     keys, inverse = distinct(every)
     ways = (divmod(key, len(policies)) for key in keys.tolist())
     return Divisions(ways=tuple(_way(policies[number], degree, 1, 1, True) for degree, number in ways), inverse=inverse)

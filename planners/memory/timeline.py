@@ -86,7 +86,7 @@ class _Curve:
                 if layer is not None:
                     layer += times * repeat.further
                     self._passed.add(layer)
-                known = self.largest.get(again := part._replace(layer=layer))
+                known = self.largest.get(again := _Part(part.phase, part.rank, layer))
                 if known is None or event.total + times * repeat.more_in_all > known.total:
                     self.largest[again] = event.again(times, repeat)
         if self._layer is not None:

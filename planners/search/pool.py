@@ -105,7 +105,8 @@ def in_chunks(grid: Grid, should_stop: ShouldStop, *, stages_apart: bool = True)
         for start in range(0, bases.size, step):
             if should_stop():
                 raise PlanningStopped
-            yield grid.of_bases(bases[start : start + step]).smallest()
+            part = grid.of_bases(bases[start : start + step])
+            yield part if part is grid else part.smallest()
 
 
 def timed(grid: Grid, job: Job, hardware: Hardware) -> Grid:

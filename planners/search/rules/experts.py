@@ -22,14 +22,23 @@ def _fewer_experts(model: ModelSpec) -> list[int]:
     return sorted(expert_counts(model))[:-1]
 
 
+def _divides_none(layouts: Candidates) -> bool:
+    """Return whether no layout divides experts over ranks."""
+    return int(layouts.expert_parallel.max(initial=1)) == 1
+
+
 def _splits_experts(layouts: Candidates, asked: Asked) -> BoolArray:
     """Return where ranks have unlike numbers of experts, or none."""
+    if _divides_none(layouts):
+        return NOWHERE
     split: BoolArray = _most_experts(asked.model) % layouts.expert_parallel != 0
     return split
 
 
 def _splits_fewer_experts_or_ranks(layouts: Candidates, job: Job) -> BoolArray:
     """Return where that is so of layers with fewer experts, or ranks that may share experts form no whole groups."""
+    if _divides_none(layouts):
+        return NOWHERE
     by_experts = (count % layouts.expert_parallel != 0 for count in _fewer_experts(job.model))
     return anywhere((~ranks_form_groups(layouts, job), *by_experts))
 
@@ -77,6 +86,8 @@ def _sends_tokens_twice(layouts: Candidates, _job: Job) -> BoolArray:
 
     Source: NVIDIA/Megatron-LM, training/arguments.py: expert beside tensor parallelism needs sequence parallelism.
     """
+    if _divides_none(layouts):
+        return NOWHERE
     twice: BoolArray = (layouts.expert_parallel > 1) & (layouts.tensor_parallel > 1) & ~layouts.sequence_parallel
     return twice
 
@@ -102,6 +113,8 @@ def _leaves_shard_groups(layouts: Candidates, job: Job) -> BoolArray:
 
     Source: pytorch/torchtitan, distributed/parallel_dims.py: `ep` divides dp_shard x cp (x tp), never dp_replicate.
     """
+    if _divides_none(layouts):
+        return NOWHERE
     grouped = layouts.shard_group * layouts.context_parallel
     if job.profile.can.experts_over_tensor:
         grouped = grouped * layouts.tensor_parallel

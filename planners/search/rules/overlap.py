@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, recomputes_module
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, any_of, recomputes_module
 from plimsoll.planners.layouts.experts import expert_counts, expert_tensor_ranks
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 
@@ -22,7 +22,7 @@ def _of_experts(broken: Callable[[Candidates, Job], BoolArray], words: Callable[
     """Return a breach of layouts that hide their exchange with experts."""
 
     def where(layouts: Candidates, job: Job) -> BoolArray:
-        if not layouts.expert_overlap.any():
+        if not any_of(layouts.expert_overlap):
             return NOWHERE
         hidden: BoolArray = layouts.expert_overlap & broken(layouts, job)
         return hidden

@@ -22,7 +22,7 @@ from plimsoll.planners.jobs.pipeline_layouts import (
     reached_by_compute,
     read_pipeline_layout,
 )
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray, any_of
 from plimsoll.planners.layouts.stages import MOST_KEPT_LISTS, Pipeline, pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
@@ -163,6 +163,8 @@ def _recompute_unevenly(layouts: Candidates, _job: Job) -> BoolArray:
 
     Source: Megatron-LM, training/arguments.py: --recompute-num-layers counts the layers of each virtual stage.
     """
+    if not any_of(_is_interleaved(layouts)):
+        return NOWHERE
     is_some = (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)
     uneven: BoolArray = is_some & (layouts.full_layers % layouts.virtual_pipeline != 0)
     return uneven
@@ -201,8 +203,11 @@ def _leave_a_round_short(layouts: Candidates, job: Job) -> BoolArray:
 
     Source: Narayanan et al. 2021, section 2.2: micro-batches must be a multiple of the stages.
     """
+    is_interleaved = _is_interleaved(layouts)
+    if not any_of(is_interleaved):
+        return NOWHERE
     rest = layouts.micro_batches(job.global_batch_size) % layouts.pipeline_parallel
-    short: BoolArray = _is_interleaved(layouts) & (rest != 0)
+    short: BoolArray = is_interleaved & (rest != 0)
     return short
 
 

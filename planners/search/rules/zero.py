@@ -77,6 +77,8 @@ def _second_copy(case: Case, _job: Job) -> str:
 
 def _splits_second_copy(layouts: Candidates, _job: Job) -> BoolArray:
     """Return where replicas are not whole groups that share a second copy (DeepSpeed, utils/groups.py)."""
+    if layouts.secondary_shard_group.size == 1 and layouts.secondary_shard_group.item() == 1:
+        return NOWHERE
     return _splits(layouts.secondary_shard_group, layouts.data_parallel)
 
 
