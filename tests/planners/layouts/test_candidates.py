@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 
 from plimsoll.planners.layouts.candidates import (
     FULL,
     NONE,
+    any_of,
     candidates_from_rows,
     concatenate,
     hides_tensor_traffic,
@@ -59,3 +61,12 @@ def test_a_layout_says_whether_an_option_hides_tensor_parallel_traffic(asked: bo
 def test_concatenation_keeps_order():
     parts = [candidates_from_rows([{"data_parallel": count}]) for count in (2, 1, 4)]
     assert concatenate(parts).data_parallel.tolist() == [2, 1, 4]
+
+
+@pytest.mark.parametrize(("values", "expected"), [([0.0, 0.0], False), ([0.0, -1.5], True), ([False, True], True)])
+def test_any_value_that_is_not_zero_counts(values, expected: bool):
+    assert any_of(np.array(values)) is expected
+
+
+def test_there_is_none_without_values():
+    assert any_of(np.zeros(0)) is False

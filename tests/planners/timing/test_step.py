@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_of, step_seconds, train_flops_per_token
 from tests.planners.factories import gpu, hardware, llama, small_llama
@@ -204,3 +205,22 @@ def test_a_gather_for_each_matrix_pays_the_ring_s_latency_as_often():
         seconds.append(data_parallel_seconds(one, asked, groups, efficiency)[0])
     # Two gathers and a reduction of 32 layers, seven hops of a millisecond each, three times more often.
     assert seconds[1] - seconds[0] == pytest.approx(3 * 32 * 3 * 7e-3)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "fsdp2", "accelerate", "nanotron"])
+def test_a_layout_takes_the_same_alone_and_beside_others_that_send_more(framework: str):
+    rows = [
+        {"data_parallel": 8},
+        {"data_parallel": 1},
+        {"data_parallel": 4, "tensor_parallel": 2, "sequence_parallel": True, "recompute": 1},
+        {"data_parallel": 4, "context_parallel": 2, "zero_stage": 3},
+        {"data_parallel": 2, "pipeline_parallel": 4, "zero_stage": 1, "recompute": 2},
+        {"data_parallel": 8, "tensor_parallel": 4, "pipeline_parallel": 2, "virtual_pipeline": 2, "zero_stage": 2},
+    ]
+    asked, every, machine = job(framework), candidates_from_rows(rows), hardware(64)
+    together = step_seconds(every, asked, machine, load_efficiency(framework)).total
+    alone = [
+        step_seconds(every.take([index]), asked, machine, load_efficiency(framework)).total.item()
+        for index in range(len(rows))
+    ]
+    assert together.tolist() == alone

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.search.rules.every import RULES, obey, rule_by_name
-from tests.planners.factories import llama
+from tests.planners.factories import llama, small_mixtral
 from tests.planners.training_cases import job
 
 
@@ -123,3 +124,25 @@ def test_an_excluded_layout_counts_under_the_first_rule_it_breaks():
 def test_every_rule_says_why():
     assert all(rule.reason and rule.name for rule in RULES)
     assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+# One layout of which most rules have nothing to say, and others with everything that they are on.
+UNLIKE = (
+    {"data_parallel": 8},
+    {"data_parallel": 4, "tensor_parallel": 2, "expert_parallel": 3, "zero_stage": 1},
+    {"data_parallel": 4, "tensor_parallel": 2, "expert_parallel": 4, "sequence_parallel": True, "shard_group": 2},
+    {"data_parallel": 4, "pipeline_parallel": 2, "virtual_pipeline": 3, "recompute": 2, "full_layers": 4},
+    {"data_parallel": 4, "pipeline_parallel": 3, "virtual_pipeline": 2, "micro_batch_size": 3},
+    {"data_parallel": 6, "secondary_shard_group": 4, "zero_stage": 3},
+    {"data_parallel": 2, "context_parallel": 4, "expert_parallel": 2, "expert_overlap": True, "zero_stage": 2},
+)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "fsdp2", "deepspeed", "nanotron"])
+@pytest.mark.parametrize("model", [llama(), small_mixtral()])
+def test_a_layout_breaks_the_same_rules_alone_and_beside_others(framework, model):
+    asked, every = job(framework, model=model), candidates_from_rows(list(UNLIKE))
+    for rule in RULES:
+        together = np.broadcast_to(rule.broken(every, asked), len(every))
+        alone = [bool(rule.broken(every.take([index]), asked).any()) for index in range(len(every))]
+        assert together.tolist() == alone, rule.name
