@@ -13,7 +13,7 @@ from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 from plimsoll.planners.search.pool import Pool, ranked
-from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_and_fastest
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_and_fastest, parts_that_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class Best:
 
     `objective` is what the question's objective makes of its step (`objectives.objective_of`), `fastest` the least of
     those that it could have been, and `complexity` how many moving parts it has; `has_room` says that it
-    fits with room that no offload bought, `is_offloaded` that it keeps states on the host although nobody asked for it.
+    fits with room that no states on the host bought, `is_offloaded` that it keeps those there, and
+    `activations_offloaded` activations, although nobody asked for it.
     """
 
     question: TrainingQuestion
@@ -33,6 +34,7 @@ class Best:
     is_late: bool
     has_room: bool
     is_offloaded: bool
+    activations_offloaded: bool
     fitting_counts: IntArray
 
     @property
@@ -43,7 +45,7 @@ class Best:
     def leaves_open(self, counts: IntArray) -> bool:
         """Return whether a layout of less memory could go before it, however slow, on some of the GPU counts."""
         fewer = wants_fewest_gpus(self.question) and bool((counts < self.gpus).any())
-        return fewer or not self.has_room
+        return fewer or not self.has_room or self.activations_offloaded
 
     def could_lose_to(self, gpus: IntArray, seconds: FloatArray, complexity: FloatArray) -> BoolArray:
         """Return where a layout of so many GPUs, seconds and, at the least, moving parts goes before it, if it fits.
@@ -79,9 +81,10 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
         gpus=int(gpus[index]),
         objective=float(objective_of(question, gpus[index], seconds[index])),
         fastest=fastest,
-        complexity=float(found.complexity[index]),
+        complexity=float(parts_that_count(found.complexity[[index]], question)[0]),
         is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
         is_offloaded=is_offloaded,
+        activations_offloaded=bool(found.activation_offload[index]) and not question.activation_offload,
         fitting_counts=distinct(gpus[found.verdicts >= least])[0],
     )

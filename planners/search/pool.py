@@ -23,9 +23,10 @@ from plimsoll.planners.layouts.candidates import (
 )
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Cells, Grid, counted
-from plimsoll.planners.memory.peak import Needs, excess, have_memory, least_bytes, needs_of, verdicts
+from plimsoll.planners.memory.peak import TIGHT, Needs, excess, have_memory, least_bytes, needs_of, verdicts
 from plimsoll.planners.plans import Step
-from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, complexity, contenders
+from plimsoll.planners.search.ranking import CLOSE_FRACTION, Ranked, closest, complexity, contenders, kind_of_offload
+from plimsoll.planners.timing.activation_traffic import waiting_bytes
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import PART_NAMES, StepSeconds, concatenated, step_of, step_seconds, told, untimed
 
@@ -194,6 +195,7 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware) -> Pool:
     needs = needs_of(part.layouts, job)
     cells = np.flatnonzero(have_memory(needs, hardware) & part.distinct)
     fitting = cells.size
+    waiting = np.zeros(1)
     if not fitting:
         over = excess(needs, hardware)
         cells = np.flatnonzero(part.distinct & (over <= over[part.distinct].min() * (1 + CLOSE_FRACTION)))
@@ -204,9 +206,11 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware) -> Pool:
         every = _steps_of(part, job, hardware, needs.peaks)
         seconds = np.broadcast_to(every.total, part.shape).ravel()[cells]
         found = _at(needs, Cells(cells, part.shape))
-        offload = Cells(cells, part.shape).of(part.layouts.offload)
+        offloaded = Cells(cells, part.shape).of(kind_of_offload(part.layouts))
         gpus = np.broadcast_to(part.layouts.gpus, part.bases)[cells % part.bases]
-        cells = cells[contenders(gpus, found.peaks, verdicts(found, job, hardware), seconds, offload)]
+        waiting = _waiting_bytes(part, every, job, hardware)
+        judged = _judged(found, Cells(cells, part.shape).of(waiting), job, hardware)
+        cells = cells[contenders(gpus, found.peaks, judged, seconds, offloaded)]
         cells = cells[np.argsort(part.order(cells))]
         steps = every.at_cells(Cells(cells, part.shape))
     kept = _at(needs, Cells(cells, part.shape))
@@ -216,12 +220,25 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware) -> Pool:
         peaks=kept.peaks,
         node_host=kept.node_host,
         excess=excess(kept, hardware),
-        verdicts=verdicts(kept, job, hardware),
+        verdicts=_judged(kept, Cells(cells, part.shape).of(waiting), job, hardware),
         seconds=steps.total,
         steps=steps,
         considered=len(part),
         fitting=fitting,
     )
+
+
+def _waiting_bytes(part: Grid, steps: StepSeconds, job: Job, hardware: Hardware) -> FloatArray:
+    """Return what waits on each layout's devices for its copy to the host, which no peak counts."""
+    efficiency = efficiency_on(job.profile.name, hardware)
+    return waiting_bytes(part.layouts, job, hardware, efficiency, forward=steps.forward)
+
+
+def _judged(needs: Needs, waiting: FloatArray, job: Job, hardware: Hardware) -> FloatArray:
+    """Return each layout's verdict; what fits with room but for bytes that may wait for their copies fits tightly."""
+    judged = verdicts(needs, job, hardware)
+    lacks_room = (waiting > 0) & (needs.peaks + waiting > hardware.limit_bytes)
+    return np.where(lacks_room, np.minimum(judged, TIGHT), judged)
 
 
 def _at(needs: Needs, cells: Cells) -> Needs:
@@ -245,6 +262,7 @@ def ranked(pools: Sequence[Pool]) -> Ranked:
     return Ranked(
         gpus=np.concatenate([pool.layouts.gpus for pool in some]),
         offload=np.concatenate([pool.layouts.offload for pool in some]),
+        activation_offload=np.concatenate([pool.layouts.activation_offload for pool in some]),
         complexity=np.concatenate([complexity(pool.layouts) for pool in some]),
         peaks=np.concatenate([pool.peaks for pool in some]),
         excess=np.concatenate([pool.excess for pool in some]),

@@ -22,6 +22,8 @@ NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
 # Peaks that differ by less are within the error band of every stack (`planners/stacks`).
 CLOSE_FRACTION = 0.05
+# More than all moving parts that a layout has besides: near equals that keep everything on the device go first.
+PARTS_OF_OFFLOAD = 32
 # More than products of a step's seconds and a number of GPUs are rounded by.
 ROUNDING_FRACTION = 1e-12
 
@@ -32,6 +34,7 @@ class Ranked:
 
     gpus: IntArray
     offload: IntArray
+    activation_offload: BoolArray
     complexity: FloatArray
     peaks: FloatArray
     excess: FloatArray
@@ -62,18 +65,30 @@ def best_and_fastest(ranked: Ranked, question: TrainingQuestion) -> tuple[int, f
     chosen = is_sure if is_sure.any() else chosen
     if by_gpus:
         chosen &= gpus == gpus[chosen].min()
-    chosen &= _preferred(ranked, chosen, objective)
+    chosen &= _preferred(ranked, chosen, objective, question)
     near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
-    order = np.lexsort((near, ranked.peaks[near], objective[near], ranked.complexity[near]))
+    simple = parts_that_count(ranked.complexity[near], question)
+    order = np.lexsort((near, ranked.peaks[near], objective[near], simple))
     return int(near[order[0]]), float(objective[chosen].min())
 
 
-def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> BoolArray:
+def parts_that_count(complexity: FloatArray, question: TrainingQuestion) -> FloatArray:
+    """Return the moving parts that near equals are told apart by.
+
+    Offload that nobody asked for is chosen for its time alone: of several offloaded near equals the fastest goes first,
+    so that no answer is slower than that to the same question without offload of states, or of activations.
+    """
+    asks = question.layout.offload not in (None, "none") or bool(question.activation_offload)
+    return complexity if asks else np.minimum(complexity, PARTS_OF_OFFLOAD)
+
+
+def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray, question: TrainingQuestion) -> BoolArray:
     """Return which verdict goes first among the chosen: room before speed, but room is not bought with offload.
 
-    Where only states on the host leave room, tight layouts go first if one that keeps them on the device is faster.
+    Where only offload leaves room, tight layouts go first if one that keeps states and activations on the device is
+    faster. Activations that were asked to go to the host are no reason against a layout.
     """
-    on_device = ranked.offload == 0
+    on_device = (ranked.offload == 0) & (~ranked.activation_offload | bool(question.activation_offload))
     has_room: BoolArray = chosen & (ranked.verdicts == FITS)
     tight: BoolArray = chosen & (ranked.verdicts < FITS)
     tight_on_device: BoolArray = tight & on_device
@@ -85,25 +100,31 @@ def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> Bool
 
 
 def contenders(
-    gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray, offload: IntArray
+    gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray, offloaded: IntArray
 ) -> IntArray:
     """Return the indices of fitting layouts that can still be the best or stand on the front, whatever joins them.
 
-    Of each GPU count those are the near equals of the fastest of each verdict,
-    with and without states on the host, and what no faster layout undercuts in memory.
+    Of each GPU count those are the near equals of the fastest of each verdict and of each kind of offload
+    (`kind_of_offload`), and what no faster layout undercuts in memory.
     """
     kept = np.zeros(gpus.size, dtype=bool)
     for count in distinct(gpus)[0].tolist():
         here = np.flatnonzero(gpus == count)
         order = here[np.argsort(seconds[here])]
         kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
-        for verdict, is_offloaded in product((UNSURE, TIGHT, FITS), (False, True)):
-            judged = here[(verdicts[here] == verdict) & ((offload[here] > 0) == is_offloaded)]
+        for verdict, kind in product((UNSURE, TIGHT, FITS), distinct(offloaded)[0].tolist()):
+            judged = here[(verdicts[here] == verdict) & (offloaded[here] == kind)]
             if not judged.size:
                 continue
             near = seconds[judged] <= seconds[judged].min() * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
             kept[judged[near]] = True
     return np.flatnonzero(kept)
+
+
+def kind_of_offload(layouts: Candidates) -> IntArray:
+    """Return a number for what goes to the host: neither states nor activations, one of them, or both."""
+    result: IntArray = (layouts.offload > 0) + 2 * layouts.activation_offload
+    return result
 
 
 def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
@@ -122,8 +143,9 @@ def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
 
 @once
 def complexity(layouts: Candidates) -> FloatArray:
-    """Return how many moving parts a layout has: one for each kind of parallelism and each trick."""
-    return _count(
+    """Return how many moving parts a layout has: one for each kind of parallelism and each trick, most for offload."""
+    is_offloaded = (layouts.offload > 0) | layouts.activation_offload
+    return PARTS_OF_OFFLOAD * is_offloaded + _count(
         layouts.pipeline_parallel > 1,
         layouts.virtual_pipeline > 1,
         # The stack's own way to divide a pipeline stands first.

@@ -22,15 +22,14 @@ from plimsoll.planners.memory.peak import TIGHT, least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.pool import LAYOUTS_WORTH_A_CALL, Pool, evaluated, in_chunks, known_steps, none_of, timed
-from plimsoll.planners.search.ranking import complexity
+from plimsoll.planners.search.ranking import complexity, kind_of_offload
 
 # Of more than so many while nothing is known, and of very many later, those are given memory first whose least is below
 # this many times that of all faster ones.
 LAYOUTS_AT_FIRST, SLACK = 256, 1.1
 LEAST_BYTES = "least_bytes"
 NO_CELLS: dict[str, np.ndarray] = {
-    **dict.fromkeys(("cell", "gpus"), np.zeros(0, dtype=np.int64)),
-    "is_offloaded": np.zeros(0, dtype=bool),
+    **dict.fromkeys(("cell", "gpus", "offloaded"), np.zeros(0, dtype=np.int64)),
     **dict.fromkeys(("complexity", "seconds", "bytes"), np.zeros(0)),
 }
 
@@ -47,7 +46,7 @@ class Bounded:
     part: IntArray
     cell: IntArray
     gpus: IntArray
-    is_offloaded: BoolArray
+    offloaded: IntArray
     complexity: FloatArray
     seconds: FloatArray
     bytes: FloatArray
@@ -125,7 +124,7 @@ def _cells(part: Grid) -> dict[str, np.ndarray]:
     return {
         "cell": cells,
         "gpus": at.of(layouts.gpus),
-        "is_offloaded": at.of(layouts.offload) > 0,
+        "offloaded": at.of(kind_of_offload(layouts)),
         "complexity": at.of(complexity(layouts)),
         "seconds": at.of(known_steps(part).total),
         "bytes": at.of(part.known[LEAST_BYTES]),
@@ -143,7 +142,7 @@ def _could_count(some: Bounded, best: Best | None, known: Sequence[Pool]) -> Boo
 def _least_of_faster(some: Bounded, known: Sequence[Pool]) -> FloatArray:
     """Return the least peak of known layouts that are sure to fit and no slower; infinite where there is none.
 
-    On another number of GPUs, or with other states on the host, a layout is none the worse for them.
+    On another number of GPUs, or with something else on the host, a layout is none the worse for them.
     """
     sure = [pool.verdicts >= TIGHT for pool in known]
     seconds, peaks = (
@@ -151,10 +150,10 @@ def _least_of_faster(some: Bounded, known: Sequence[Pool]) -> FloatArray:
         for name in ("seconds", "peaks")
     )
     kinds = np.concatenate(
-        [_kind(pool.layouts.gpus, pool.layouts.offload > 0)[own] for pool, own in zip(known, sure, strict=True)]
+        [_kind(pool.layouts.gpus, kind_of_offload(pool.layouts))[own] for pool, own in zip(known, sure, strict=True)]
     )
     least = np.full(some.cell.size, math.inf)
-    mine = _kind(some.gpus, some.is_offloaded)
+    mine = _kind(some.gpus, some.offloaded)
     for kind in distinct(mine)[0].tolist():
         own = np.flatnonzero(kinds == kind)
         own = own[np.argsort(seconds[own])]
@@ -166,7 +165,7 @@ def _least_of_faster(some: Bounded, known: Sequence[Pool]) -> FloatArray:
 
 def _likely(some: Bounded, index: IntArray) -> IntArray:
     """Return of many layouts those that would count if each took little more than it must."""
-    kinds, chosen = _kind(some.gpus[index], some.is_offloaded[index]), []
+    kinds, chosen = _kind(some.gpus[index], some.offloaded[index]), []
     for kind in distinct(kinds)[0].tolist():
         own = index[kinds == kind]
         own = own[np.argsort(some.seconds[own], kind="stable")]
@@ -176,5 +175,5 @@ def _likely(some: Bounded, index: IntArray) -> IntArray:
     return np.concatenate(chosen)
 
 
-def _kind(gpus: IntArray, is_offloaded: BoolArray) -> IntArray:
-    return 2 * gpus + is_offloaded
+def _kind(gpus: IntArray, offloaded: IntArray) -> IntArray:
+    return 4 * gpus + offloaded

@@ -38,12 +38,13 @@ OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a note may speak of."""
+    """What a note may speak of; `waiting_bytes` is what copies to the host leave waiting on a GPU, uncounted."""
 
     question: TrainingQuestion
     job: Job
     plan: TrainingPlan
     efficiency: Efficiency
+    waiting_bytes: float = 0.0
 
     @property
     def layout(self) -> Layout:
@@ -266,6 +267,11 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
             else " The search chose this; set activation_offload to false to rule it out."
         )
         yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
+    if told.waiting_bytes:
+        yield (
+            "Their copies take longer than the forward pass that hides them, and no pass waits for them: up to "
+            f"{told.waiting_bytes / GIB:,.1f} GiB more per GPU wait for theirs, which the peak does not count."
+        )
     if layout.offload != "none":
         by = "" if "offload" in named else CHOSEN.format("offload to none")
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
+
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.formats.precision import PRECISIONS, training_precision
@@ -29,6 +31,7 @@ from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_n
 from plimsoll.planners.search.violations import check_fixed, every_broken_rule, impossible
 from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
+from plimsoll.planners.timing.activation_traffic import waiting_bytes
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
 from plimsoll.planners.training.advice import advice_for, leaves_to_be_desired
@@ -87,7 +90,15 @@ def plan_without_advice(
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency, derived)
     verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
-    told = Told(question=question, job=pool.job, plan=plan, efficiency=efficiency)
+    told = Told(
+        question=question,
+        job=pool.job,
+        plan=plan,
+        efficiency=efficiency,
+        waiting_bytes=derived.part(
+            "assumptions", lambda: _waiting_bytes(pool, index, plan, question.hardware, efficiency), otherwise=0.0
+        ),
+    )
     return TrainingAnswer(
         fits=found.fits,
         verdict=verdict,
@@ -278,6 +289,13 @@ def _full_plan(
         ),
         sharding=sharding_of(pool.layouts, index, job, derived),
     )
+
+
+def _waiting_bytes(pool: Pool, index: int, plan: TrainingPlan, hardware: Hardware, efficiency: Efficiency) -> float:
+    """Return what of the plan's activations waits on a GPU for its copy to the host."""
+    forward = np.array([plan.step.parts.forward])
+    one = pool.layouts.take([index])
+    return float(waiting_bytes(one, pool.job, hardware, efficiency, forward=forward)[0])
 
 
 def _memory_and_elastic_gpus(

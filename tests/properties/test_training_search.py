@@ -50,6 +50,11 @@ def is_offloaded(found: Found) -> bool:
     return bool(pool.layouts.offload[index] > 0)
 
 
+def sends_activations(found: Found) -> bool:
+    pool, index = found.pools[found.chosen[0]], found.chosen[1]
+    return bool(pool.layouts.activation_offload[index])
+
+
 def assert_no_worse(free: Found | None, other: Found, *, per_gpu: bool = False) -> None:
     """Whatever fits elsewhere fits here, with as much room or faster, and with as much room is no slower."""
     assert free is not None
@@ -58,7 +63,7 @@ def assert_no_worse(free: Found | None, other: Found, *, per_gpu: bool = False) 
     times = (gpus, other_gpus) if per_gpu else (1, 1)
     if verdict < other_verdict:
         # Room is not bought with offload: a tight plan on the device goes first where it is faster.
-        assert is_offloaded(other)
+        assert is_offloaded(other) or sends_activations(other)
         assert seconds * times[0] < other_seconds * times[1]
     if verdict == other_verdict:
         assert seconds * times[0] <= other_seconds * times[1] * NEAR_EQUAL * ROUNDING

@@ -12,7 +12,7 @@ from plimsoll.planners.memory.activation_offload import micro_batch_offload_byte
 from plimsoll.planners.memory.peak import memory_of, peak_bytes
 from plimsoll.planners.search.axes import offload_choices
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
+from plimsoll.planners.timing.activation_traffic import activation_offload_seconds, waiting_bytes
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
@@ -74,6 +74,34 @@ def test_an_overlapped_copy_shows_only_what_the_pass_does_not_hide(pass_seconds,
         rows, _job(), hardware(1), load_efficiency("accelerate", "test-80gb"), forward=busy, backward=busy
     )
     assert seconds[0] == pytest.approx(exposed, abs=1e-12)
+
+
+@pytest.mark.parametrize(("forward_seconds", "waiting"), [(1.0, 0), (40.96e-6, 8_388_608), (0.0, 16_777_216)])
+def test_copies_that_megatrons_passes_leave_no_time_for_wait_on_the_device(forward_seconds, waiting):
+    # A stage's one layer sends queries and attention's output, 16,384 tokens x 64 features x 2 bytes each; keys have
+    # half the 2^20 elements that are sent at the least. That is 4,194,304 bytes; 40.96 us at 51.2 GB/s copy half of
+    # them, and the first of four stages has four micro-batches in flight.
+    asked = question(
+        model=small_llama(),
+        gpus=4,
+        sequence_length=16_384,
+        global_batch_size=8,
+        framework="megatron",
+        activation_offload=True,
+        offload_modules=("core_attn",),
+    )
+    rows = candidates_from_rows([{"pipeline_parallel": 4, "activation_offload": True}])
+    job, efficiency = training_job(asked, load_profile("megatron")), load_efficiency("megatron", "test-80gb")
+    found = waiting_bytes(rows, job, hardware(4), efficiency, forward=np.array([8 * forward_seconds]))
+    assert found[0] == pytest.approx(waiting)
+
+
+def test_no_copies_wait_where_a_stack_waits_for_them():
+    rows = candidates_from_rows([{"recompute": FULL, "activation_offload": True}])
+    found = waiting_bytes(
+        rows, _job(), hardware(1), load_efficiency("accelerate", "test-80gb"), forward=np.array([0.0])
+    )
+    assert found[0] == 0
 
 
 @pytest.mark.parametrize(

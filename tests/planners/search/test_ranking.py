@@ -16,6 +16,7 @@ def ranked(rows, peaks, verdicts, seconds):
     return Ranked(
         gpus=layouts.gpus,
         offload=layouts.offload,
+        activation_offload=layouts.activation_offload,
         complexity=complexity(layouts),
         peaks=np.array(peaks) * G,
         excess=np.array(peaks) / 80,
@@ -73,6 +74,38 @@ def test_within_the_error_band_the_closest_is_measured_and_then_simple():
     pool = ranked(rows, [90, 93, 94], [NO, NO, NO], [math.inf] * 3)
     assert closest_index(pool, np.array([False, True, True])) == 2
     assert closest_index(pool, np.array([False, True, False])) == 1
+
+
+def test_of_near_equals_what_keeps_everything_on_the_device_wins():
+    # Five moving parts on the device, none but offload on the host.
+    busy = {
+        "tensor_parallel": 2,
+        "pipeline_parallel": 2,
+        "virtual_pipeline": 2,
+        "sequence_parallel": True,
+        "recompute": 2,
+    }
+    for offloaded in ({**EIGHT, "activation_offload": True}, {**EIGHT, "zero_stage": 1, "offload": 1}):
+        assert best_index(ranked([offloaded, busy], [60, 60], [FITS, FITS], [1.0, 1.009]), question()) == 1
+        assert best_index(ranked([offloaded, busy], [60, 60], [FITS, FITS], [1.0, 1.02]), question()) == 0
+
+
+def test_of_offloaded_near_equals_the_fastest_wins_unless_offload_was_asked_for():
+    rows = [{**EIGHT, "activation_offload": True}, {"tensor_parallel": 8, "offload": 1, "zero_stage": 1}]
+    pool = ranked(rows, [60, 60], [FITS, FITS], [1.005, 1.0])
+    assert best_index(pool, question()) == 1
+    assert best_index(pool, question(layout={"offload": "none"})) == 1
+    assert best_index(pool, question(activation_offload=True)) == 0
+    assert best_index(pool, question(layout={"offload": "optimizer"})) == 0
+
+
+def test_room_is_not_bought_with_activations_on_the_host():
+    rows = [EIGHT, {**EIGHT, "activation_offload": True}, EIGHT]
+    pool = ranked(rows, [78, 60, 61], [TIGHT, FITS, FITS], [1.0, 1.5, 2.0])
+    two = ranked(rows[:2], [78, 60], [TIGHT, FITS], [1.0, 1.5])
+    assert best_index(two, question()) == 0
+    assert best_index(pool, question()) == 1
+    assert best_index(two, question(activation_offload=True)) == 1
 
 
 def test_room_is_not_bought_with_offload():

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
-from plimsoll.planners.questions import Recompute
+from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.search.axes import grid_over
 from plimsoll.planners.search.bases import with_micro_batches, with_shard_groups, with_stages
 from plimsoll.planners.search.beyond import beyond_usual
@@ -14,7 +15,8 @@ from plimsoll.planners.search.search import search
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_seconds
-from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
+from plimsoll.planners.training.planning import plan_without_advice
+from tests.planners.factories import LLAMA_3_70B, hardware, llama, question, small_llama
 from tests.properties.trainings import described
 
 
@@ -223,3 +225,39 @@ def test_experts_over_ranks_that_no_zero_stage_shards_are_searched():
     # Eight ranks of three replicas' worth of ZeRO stages each: what one base may have, its neighbour may not.
     model = described("moonshotai/Kimi-VL-A3B-Instruct")
     assert found("reference", model=model, gpus=24, global_batch_size=24, sequence_length=512).fits
+
+
+QWEN3_235B = {
+    "model": described("Qwen/Qwen3-235B-A22B"),
+    "hardware": hardware(1000, gpu=catalogue().gpu("h100-sxm-80gb")),
+    "framework": "megatron",
+    "sequence_length": 4096,
+    "global_batch_size": 4000,
+}
+
+
+def test_a_plan_left_open_is_no_slower_than_the_same_without_offload_of_either_kind():
+    free = plan_without_advice(TrainingQuestion(**QWEN3_235B)).plan.step.seconds
+    on_device = plan_without_advice(TrainingQuestion(**QWEN3_235B, activation_offload=False)).plan.step.seconds
+    without_states = plan_without_advice(TrainingQuestion(**QWEN3_235B, layout=LayoutRequest(offload="none")))
+    assert free <= on_device
+    assert free <= without_states.plan.step.seconds
+
+
+def test_a_plan_that_has_room_but_for_what_waits_for_its_copies_fits_tightly():
+    # Each of the micro-batches in flight sends more than a forward pass leaves time for.
+    asked = TrainingQuestion(
+        **QWEN3_235B,
+        activation_offload=True,
+        micro_batch_size=2,
+        recompute=Recompute(mode="selective", modules=("layernorm", "moe")),
+        layout=LayoutRequest(
+            data_parallel=200, pipeline_parallel=5, virtual_pipeline=10, expert_parallel=8, offload="none"
+        ),
+    )
+    answer = plan_without_advice(asked)
+    waiting = next(said for said in answer.assumptions if "wait for theirs" in said)
+    more = float(waiting.split("up to ")[1].split(" GiB")[0]) * 2**30
+    memory = answer.plan.memory
+    assert memory.peak_high_bytes < memory.limit_bytes < memory.peak_bytes + more
+    assert answer.verdict == "tight"

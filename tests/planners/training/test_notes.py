@@ -294,6 +294,17 @@ def test_activation_offload_that_was_asked_for_is_said_and_is_not_the_search_s()
     assert "to rule it out" not in said
 
 
+def test_copies_to_the_host_that_wait_on_a_gpu_are_told():
+    asked = question(framework="megatron", model=small_llama(), sequence_length=512, activation_offload=True)
+    job = training_job(asked, load_profile("megatron"))
+    told = Told(
+        question=asked, job=job, plan=with_layout(activation_offload=True), efficiency=load_efficiency("megatron")
+    )
+    late = replace(told, waiting_bytes=3.25 * 2**30)
+    both = [" ".join(sentence for note in NOTES for sentence in note(each)) for each in (told, late)]
+    assert ["up to 3.2 GiB more per GPU wait for theirs" in said for said in both] == [False, True]
+
+
 @pytest.mark.parametrize(("model", "is_said"), [(small_llama(), True), (small_mixtral(), False)])
 def test_norms_that_nothing_recomputes_are_told(model: ModelSpec, is_said: bool):
     wanted = Recompute(mode="selective", modules=("layernorm",))
