@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any
 
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion, nearest_names
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs import recompute_modules
 from plimsoll.planners.jobs.recompute_modules import ATTENTION_NORM as NORM_BEFORE_ATTENTION
@@ -85,7 +85,9 @@ def check_offload_modules(modules: Sequence[str], model: ModelSpec) -> None:
     pointer = "/training/activation_offload/modules"
     for name in modules:
         if name not in OFFLOAD_MODULES:
-            raise InvalidQuestion(f"{name[:40]!r} is not one of {', '.join(OFFLOAD_MODULES)}.", pointer=pointer)
+            near = nearest_names(name, OFFLOAD_MODULES, most=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidQuestion(f"{name[:40]!r} is not one of {', '.join(OFFLOAD_MODULES)}.{meant}", pointer=pointer)
     if OUTPUT_PROJECTION in modules and CORE_ATTENTION not in modules:
         raise InvalidQuestion(
             f"{OUTPUT_PROJECTION} goes with {CORE_ATTENTION} alone: its input is the attention's output, which the "
@@ -93,7 +95,26 @@ def check_offload_modules(modules: Sequence[str], model: ModelSpec) -> None:
             pointer=pointer,
         )
     if modules and not any(sent_by(ByIdentity(block), tuple(modules)) for block in model.layers):
-        raise InvalidQuestion(f"No layer of {model.name} has {' or '.join(modules)}.", pointer=pointer)
+        raise InvalidQuestion(_why_nothing_is_sent(modules, model), pointer=pointer)
+
+
+def _why_nothing_is_sent(modules: Sequence[str], model: ModelSpec) -> str:
+    """Return that layers lack some parts, or have norms among them only as one module with the matrix behind."""
+    fused = [name for name in modules if any(_is_held(block, name) for block in model.layers)]
+    others = [name for name in modules if name not in fused]
+    lacking = f"No layer of {model.name} has {' or '.join(others)}. " if others else ""
+    if not fused:
+        return lacking.rstrip()
+    goes = {ATTENTION_NORM: f"its input goes with {PROJECTIONS}", MIXTURE_NORM: "its input stays on the device"}
+    told = "; ".join(f"{name} is one module with the matrix behind it, and {goes[name]}" for name in fused)
+    instead = f"Name {PROJECTIONS} in place of {ATTENTION_NORM}." if ATTENTION_NORM in fused else "Leave it out."
+    return f"{lacking}In the layers of {model.name} {told}. {instead}"
+
+
+def _is_held(block: Block, name: str) -> bool:
+    """Return whether a layer has a norm before attention or before its feed-forward, by the name of that part."""
+    norm = {ATTENTION_NORM: NORM_BEFORE_ATTENTION, MIXTURE_NORM: FEED_FORWARD_NORM}.get(name)
+    return norm is not None and any(True for _ in _named(block, norm))
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SETS)

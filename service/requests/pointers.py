@@ -64,7 +64,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
     Of `request`, the kind of request that the body was read as, a field is named that an unknown one was meant for.
     Unknown fields come first: where `modell` is one, `model` is missing.
     """
-    told = [_of_discriminator(error) for error in errors]
+    told = [_of_discriminator(error) for error in errors if not _is_short_of_wrong_ones(error, errors)]
     return tuple(
         FieldError(
             pointer=(pointer := json_pointer(error["loc"], error["type"], body)),
@@ -76,6 +76,14 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
             ),
         )
         for error in sorted(told, key=lambda error: error["type"] != "extra_forbidden")
+    )
+
+
+def _is_short_of_wrong_ones(error: Mapping[str, Any], errors: Sequence[Any]) -> bool:
+    """Return whether a list is called too short only because those of its items that are wrong are not counted."""
+    own = tuple(error["loc"])
+    return error["type"] == "too_short" and any(
+        other["loc"][: len(own)] == own and len(other["loc"]) > len(own) for other in errors
     )
 
 

@@ -139,8 +139,13 @@ class OffloadedModules(Wire):
     modules: Annotated[tuple[OffloadModule, ...], Field(min_length=1, max_length=len(OFFLOAD_MODULES), strict=False)]
 
 
+def _offload_form(value: Any) -> str:
+    return "(modules)" if isinstance(value, dict | list | OffloadedModules) else "(all)"
+
+
 ActivationOffloadRef: TypeAlias = Annotated[
-    bool | OffloadedModules,
+    Annotated[bool, Tag("(all)")] | Annotated[OffloadedModules, Tag("(modules)")],
+    Discriminator(_offload_form),
     Field(
         description="Whether what layers keep waits on the host for its backward pass, or which parts of them do; true "
         "on a stack that sends parts means those that free at least half of what they send."

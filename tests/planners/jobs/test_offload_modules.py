@@ -118,7 +118,17 @@ def test_parts_are_worth_sending_that_free_half_of_what_they_send(model, recompu
     [
         (("attn_proj",), "Add core_attn."),
         (("mlp",), "'mlp' is not one of qkv_linear, core_attn"),
-        (("expert_fc1", "moe_act"), "has expert_fc1 or moe_act"),
+        (("core_atn",), r"Did you mean 'core_attn'\?"),
+        (("expert_fc1", "moe_act"), "No layer of small-llama has expert_fc1 or moe_act.$"),
+        (
+            ("attn_norm",),
+            (
+                "In the layers of small-llama attn_norm is one module with the matrix behind it, and its input goes with "
+                "qkv_linear. Name qkv_linear in place of attn_norm.$"
+            ),
+        ),
+        (("mlp_norm",), "mlp_norm is one module with the matrix behind it, .* stays on the device. Leave it out.$"),
+        (("mlp_norm", "moe_act"), "^No layer of small-llama has moe_act. In the layers of small-llama mlp_norm is"),
     ],
 )
 def test_what_no_layer_can_send_is_refused(modules, words):

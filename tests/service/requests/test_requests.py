@@ -102,6 +102,11 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(training={"recompute": {"full_layers": 0}}), "/training/recompute/full_layers"),
         (train(training={"recompute": {"every": 0}}), "/training/recompute/every"),
         (train(training={"recompute": {"modules": []}}), "/training/recompute/modules"),
+        (train(training={"recompute": {"modules": ["mpl"]}}), "/training/recompute/modules/0"),
+        (train(training={"activation_offload": {"modules": []}}), "/training/activation_offload/modules"),
+        (train(training={"activation_offload": {"modules": ["mlp"]}}), "/training/activation_offload/modules/0"),
+        (train(training={"activation_offload": ["core_attn"]}), "/training/activation_offload"),
+        (train(training={"activation_offload": "core_attn"}), "/training/activation_offload"),
         (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
         (train(hardware={"gpu": "h100", "gpus": 0}), "/hardware/gpus"),
         (train(hardware={"gpu": "h100", "gpus": {"min": 8, "max": 4}}), "/hardware/gpus"),
@@ -203,6 +208,37 @@ def test_parts_that_are_recomputed_count_once():
     request = TrainRequest.model_validate(train(training={"recompute": {"modules": modules}}))
     question = request.to_question(spec, resolve_hardware(request.hardware, catalogue()))
     assert question.recompute == Recompute(mode="selective", modules=("core_attn", "mlp"))
+
+
+def test_parts_whose_activations_are_offloaded_count_once():
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    asked = {"modules": ["core_attn", "attn_proj", "core_attn"]}
+    request = TrainRequest.model_validate(train(training={"activation_offload": asked}))
+    question = request.to_question(spec, resolve_hardware(request.hardware, catalogue()))
+    assert question.offload_modules == ("core_attn", "attn_proj")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"modules": ["cor_attn"]},
+            (
+                "modules/0 must be 'attn_norm', 'qkv_linear', 'core_attn', 'attn_proj', 'mlp_norm', 'expert_fc1' or "
+                "'moe_act'. Did you mean 'core_attn'?"
+            ),
+        ),
+        ({"modules": []}, "modules must have at least 1 item, not 0."),
+        ({"module": ["core_attn"]}, "module is not a field here; did you mean modules?"),
+        ("core_attn", "activation_offload must be true or false."),
+        (["core_attn"], "activation_offload must be an object."),
+    ],
+)
+def test_what_is_wrong_with_parts_to_offload_is_told_of_the_parts(asked: Any, told: str):
+    body = train(training={"activation_offload": asked})
+    with pytest.raises(ValidationError) as refused:
+        TrainRequest.model_validate(body)
+    assert field_errors(refused.value.errors(), body, TrainRequest)[0].detail == told
 
 
 @pytest.mark.parametrize(
