@@ -166,6 +166,13 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--zero --zero-stage", "layout.zero_stage", "ZeRO stage, 0 to 3.", int, LAYOUT_PANEL),
     option("--shard-group", "layout.shard_group", "Ranks that share one copy.", int, LAYOUT_PANEL),
     option(
+        "--context-all-to-all",
+        "layout.context_all_to_all",
+        "Context ranks that exchange heads for tokens, 1 for a ring alone.",
+        int,
+        LAYOUT_PANEL,
+    ),
+    option(
         "--secondary-shard-group",
         "layout.secondary_shard_group",
         "Ranks that share a second copy of the weights, 1 for none.",

@@ -36,6 +36,8 @@ class Layout:
     where it does what the framework does. `pipeline_layout` says how a pipeline's stages are divided
     (`planners/jobs/pipeline_layouts.py`), None where there is no pipeline.
     `secondary_shard_group` ranks share a second copy of the weights, one where there is none.
+    `context_all_to_all` ranks that divide a sequence exchange heads for tokens before attention, one where a ring alone
+    passes keys and values on.
     `overlap` says which traffic the framework is told to hide; None in answers of versions that did not say.
     `offload_modules` are the parts of layers that send what they keep to the host, none where all does or nothing.
     """
@@ -66,6 +68,7 @@ class Layout:
     secondary_shard_group: int = 1
     recompute_every: int | None = None
     offload_modules: tuple[str, ...] = ()
+    context_all_to_all: int = 1
 
     @property
     def activation_offload_asked(self) -> bool | dict[str, list[str]]:

@@ -60,6 +60,8 @@ class LayoutRequest:
     second copy of the weights, one meaning none. `pipeline_schedule` is `1f1b` (with
     virtual stages its interleaved form), `gpipe` (all forward passes first) or
     `pipedream` (no flush, a version of the weights for each micro-batch in flight).
+    `context_all_to_all` of the ranks that divide a sequence exchange heads for tokens before
+    attention; what they have then goes round a ring of the others, one meaning a ring alone.
     `pipeline_layout` is how a pipeline's blocks are divided among its stages
     (`planners/jobs/pipeline_layouts.py`).
     """
@@ -69,6 +71,7 @@ class LayoutRequest:
     pipeline_parallel: int | None = None
     virtual_pipeline: int | None = None
     context_parallel: int | None = None
+    context_all_to_all: int | None = None
     expert_parallel: int | None = None
     sequence_parallel: bool | None = None
     zero_stage: int | None = None

@@ -42,8 +42,8 @@ class Candidates:
     pipelines may be divided (`Job.pipeline_layouts`), `module_set` the modules that selective recompute may name
     (`Job.module_sets`);
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
-    for all of them. A `secondary_shard_group` of one is none. `kept` holds what was worked out of these layouts
-    already (`once`).
+    for all of them. A `secondary_shard_group` of one is none, and `context_all_to_all` of one a ring alone.
+    `kept` holds what was worked out of these layouts already (`once`).
     """
 
     data_parallel: IntArray
@@ -52,6 +52,7 @@ class Candidates:
     virtual_pipeline: IntArray
     pipeline_layout: IntArray
     context_parallel: IntArray
+    context_all_to_all: IntArray
     expert_parallel: IntArray
     expert_overlap: BoolArray
     sequence_parallel: BoolArray
@@ -120,6 +121,7 @@ class Candidates:
             pipeline_parallel=int(self.pipeline_parallel[index]),
             virtual_pipeline=int(self.virtual_pipeline[index]),
             context_parallel=int(self.context_parallel[index]),
+            context_all_to_all=int(self.context_all_to_all[index]),
             expert_parallel=int(self.expert_parallel[index]),
             sequence_parallel=bool(self.sequence_parallel[index]),
             zero_stage=int(self.zero_stage[index]),
@@ -215,6 +217,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "virtual_pipeline": 1,
         "pipeline_layout": 0,
         "context_parallel": 1,
+        "context_all_to_all": 1,
         "expert_parallel": 1,
         "expert_overlap": False,
         "sequence_parallel": False,

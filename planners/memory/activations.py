@@ -26,6 +26,7 @@ from plimsoll.planners.memory.eager_attention import (
 from plimsoll.planners.memory.latents import save_latents, save_normed_latents
 from plimsoll.planners.memory.recurrent import fused_operations, save_gated_delta, saved_scan_inputs, scan_bytes
 from plimsoll.planners.memory.routing import routing_bytes, save_router_input
+from plimsoll.planners.memory.sequence_first import copied_output_bytes, exchanged_output_bytes
 from plimsoll.planners.memory.unfused_attention import behind_kernel_bytes, is_unfused, save_operands
 from plimsoll.planners.stacks.records import Kernels
 
@@ -55,7 +56,8 @@ class SavedBytes:
     by tensor parallelism. `dispatched_bytes` are saved of tokens as they stand before and after their
     experts, `expert_bytes` within an expert, divided like `tensor_bytes`: the tokens that a rank was sent,
     not its own. `ring_bytes` are saved besides, divided by tensor parallelism, where several ranks have parts of a
-    sequence.
+    sequence, `exchanged_bytes` where they exchange heads, and `exchanged_alone_bytes` where a micro-batch is one
+    sequence then.
     """
 
     gathered_bytes: float = 0.0
@@ -65,6 +67,8 @@ class SavedBytes:
     dispatched_bytes: float = 0.0
     expert_bytes: float = 0.0
     ring_bytes: float = 0.0
+    exchanged_bytes: float = 0.0
+    exchanged_alone_bytes: float = 0.0
 
 
 NOTHING_SAVED = SavedBytes()
@@ -124,7 +128,16 @@ def saved_bytes(
     if attention == "flash":
         statistics = heads * kernels.flash_statistic_bytes
         ring = _ring_bytes(block, kernels, element_bytes)
-        return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, ring_bytes=ring)
+        twice = exchanged_output_bytes(block, kernels, element_bytes=element_bytes, without=without)
+        copied = copied_output_bytes(block, kernels, attention=attention, element_bytes=element_bytes)
+        return replace(
+            tensors,
+            sequence_bytes=sequence,
+            tensor_bytes=tensor_total + statistics,
+            ring_bytes=ring,
+            exchanged_bytes=float(max(twice - copied, 0)),
+            exchanged_alone_bytes=float(min(twice, copied)),
+        )
     if has_scores(attention, kernels):
         own = sum(op.heads * kept_score_bytes(op, element_bytes) for op in attentions_of(block))
         return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=float(own))

@@ -35,6 +35,11 @@ class RankShare:
         divided = saved.sequence_bytes / self.sequence_division + (saved.tensor_bytes + scores) / self.tensor
         if _are_some(saved.ring_bytes):
             divided = divided + np.where(self.layouts.context_parallel > 1, saved.ring_bytes / self.tensor, 0.0)
+        exchanged = saved.exchanged_bytes, saved.exchanged_alone_bytes
+        if any(map(_are_some, exchanged)) and self.layouts.context_all_to_all.max(initial=1) > 1:
+            alone = np.where(self.layouts.micro_batch_size == 1, exchanged[1], 0.0)
+            twice = (exchanged[0] + alone) / self.tensor
+            divided = divided + np.where(self.layouts.context_all_to_all > 1, twice, 0.0)
         if _are_some(saved.dispatched_bytes) or _are_some(saved.expert_bytes):
             in_experts = saved.dispatched_bytes / self.dispatch_division + saved.expert_bytes / self.tensor
             divided = divided + self.busiest * in_experts

@@ -16,15 +16,16 @@ NO_RANKS: IntArray = np.zeros(1, dtype=np.int64)
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
     """Return context, workspace, a communicator for each mesh axis with more than one rank, and the stack's of all.
 
-    A communicator of two ranks needs fewer channels than a larger one
-    (NVIDIA/nccl issue 964).
+    Ranks of a sequence that exchange heads have one, and those of the ring between them another. A communicator of two
+    ranks needs fewer channels than a larger one (NVIDIA/nccl issue 964).
     """
     total = np.array(float(runtime.context_bytes + runtime.workspace_bytes))
     for degree in (
         layouts.data_parallel,
         layouts.tensor_parallel,
         layouts.pipeline_parallel,
-        layouts.context_parallel,
+        layouts.context_all_to_all,
+        layouts.context_parallel // layouts.context_all_to_all,
     ):
         total = total + _communicator_bytes(degree, runtime)
     if runtime.world_communicators:

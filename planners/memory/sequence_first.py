@@ -24,6 +24,21 @@ def copied_output_bytes(block: Block, kernels: Kernels, *, attention: str, eleme
     return element_bytes * sum(operation.heads * operation.value_dim for operation in plain)
 
 
+def exchanged_output_bytes(
+    block: Block, kernels: Kernels, *, element_bytes: int, without: frozenset[str] = frozenset()
+) -> int:
+    """Return what a token's output of attention takes as it was before ranks took tokens for heads again.
+
+    The kernel keeps its part of the heads, of all their tokens, and the matrix behind it all heads of its own tokens:
+    as much, in another tensor. Source: Transformer Engine, attention/dot_product_attention/context_parallel.py,
+    `AttnFuncWithCPAndKVP2P` and `AttnFuncWithCPAndQKVOA2A` (`out_part`).
+    """
+    if not kernels.transformer_engine:
+        return 0
+    kept = (operation for operation in attentions_of(block) if operation.output not in without)
+    return element_bytes * sum(operation.heads * operation.value_dim for operation in kept)
+
+
 def unrotated_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> int:
     """Return what a token's queries and keys take as they were before their rotation.
 

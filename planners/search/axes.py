@@ -16,6 +16,7 @@ from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.bases import (
+    ALL_TO_ALL,
     SECONDARY,
     are_chunks_finer,
     only,
@@ -122,6 +123,7 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     is_searched = question.recompute is None
     is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
     degrees = {name: bases[name] for name in (*DEGREES, "pipeline_layout", "micro_batch_size")}
+    asked_ranks = question.layout.context_all_to_all or 1
     hides_exchange = bases["expert_overlap"].astype(bool) if "expert_overlap" in bases else NOT_HIDDEN
     is_repeated = _repeated(modes, full_layers, is_whole, choices, job.model.num_layers // bases["pipeline_parallel"])
     if hides_exchange is not NOT_HIDDEN and is_searched:
@@ -134,6 +136,7 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
             shard_group=np.where(zero_stage == 0, bases["data_parallel"], bases["shard_group"]),
             secondary_shard_group=_secondary_groups(question, bases, zero_stage),
             sequence_parallel=bases["sequence_parallel"].astype(bool),
+            context_all_to_all=bases[ALL_TO_ALL] if ALL_TO_ALL in bases else np.array([asked_ranks]),
             expert_overlap=hides_exchange,
             zero_stage=zero_stage,
             offload=offload,

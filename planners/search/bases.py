@@ -26,7 +26,7 @@ from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.questions import TrainingQuestion
 
 Bases = dict[str, IntArray]
-SECONDARY = "secondary_shard_group"
+SECONDARY, ALL_TO_ALL = "secondary_shard_group", "context_all_to_all"
 # Of batches, sequences, and replicas of a search.
 MOST_KEPT_DIVISORS = 1024
 
@@ -54,7 +54,7 @@ def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     is_asked = data == (request.data_parallel or data)
     divides = batch % np.maximum(data * (question.micro_batch_size or 1), 1) == 0
     bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
-    return _with_experts(bases, question, job)
+    return _with_experts(_with_all_to_all(bases, question, job), question, job)
 
 
 def with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
@@ -209,6 +209,31 @@ def are_chunks_finer(bases: Mapping[str, IntArray], question: TrainingQuestion, 
     return finer
 
 
+def _with_all_to_all(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with a ring of context ranks alone, and with the most in a node that can exchange heads.
+
+    Where no choice is left, or none can, they say nothing of it. Their links are faster than those of the ring between
+    nodes, and it has as many hops fewer.
+    """
+    if question.layout.context_all_to_all is not None or not job.profile.can.context_all_to_all:
+        return bases
+    context, tensor, heads = bases["context_parallel"], bases["tensor_parallel"], _joint_heads(job)
+    in_node = np.maximum(question.hardware.gpus_per_node // tensor, 1)
+    most = np.ones_like(context)
+    for ranks in divisors(heads) if heads else ():
+        can = (context % ranks == 0) & (heads % (tensor * ranks) == 0) & (ranks <= in_node)
+        most = np.where(can, ranks, most)
+    if (most == 1).all():
+        return bases
+    alone = {**bases, ALL_TO_ALL: np.ones_like(context)}
+    return together(alone, only({**bases, ALL_TO_ALL: most}, most > 1))
+
+
+def _joint_heads(job: Job) -> int:
+    """Return how many ranks at most can have whole heads of queries and of keys and values; none without heads."""
+    return int(np.gcd(job.model.attention_heads, job.model.key_value_heads))
+
+
 def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
     """Return the bases with every expert-parallel degree, and with and without sequence parallelism."""
     can, asked = job.profile.can, question.layout.sequence_parallel
@@ -230,7 +255,7 @@ def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
 
 def _tensor_degrees(job: Job, most: int) -> list[int]:
     """Return the degrees that leave every rank whole attention heads and key-value heads."""
-    heads = int(np.gcd(job.model.attention_heads, job.model.key_value_heads))
+    heads = _joint_heads(job)
     return [degree for degree in (divisors(heads) if heads else range(1, most + 1)) if degree <= most]
 
 

@@ -151,6 +151,7 @@ def complexity(layouts: Candidates) -> FloatArray:
         # The stack's own way to divide a pipeline stands first.
         layouts.pipeline_layout > 0,
         layouts.context_parallel > 1,
+        layouts.context_all_to_all > 1,
         layouts.tensor_parallel > 1,
         layouts.expert_parallel > 1,
         layouts.expert_overlap,
@@ -168,7 +169,13 @@ def complexity(layouts: Candidates) -> FloatArray:
 
 
 # Axes that bases have once they are divided into stages, and what of each is no moving part.
-LATER_AXES = (("virtual_pipeline", 1), ("pipeline_layout", 0), ("expert_overlap", 0), ("secondary_shard_group", 1))
+LATER_AXES = (
+    ("context_all_to_all", 1),
+    ("virtual_pipeline", 1),
+    ("pipeline_layout", 0),
+    ("expert_overlap", 0),
+    ("secondary_shard_group", 1),
+)
 
 
 def least_complexity(bases: Mapping[str, IntArray]) -> FloatArray:

@@ -294,6 +294,7 @@ class Capabilities:
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `pipeline_layouts` are forms in which it divides a pipeline's blocks (`planners/jobs/pipeline_layouts.py`), its
     default first; `secondary_shard_group` marks a second copy of stage 3's weights in smaller groups (ZeRO++, hpZ).
+    `context_all_to_all` marks ranks of a sequence that exchange heads for tokens (DeepSpeed Ulysses).
     `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
     stages from which these can lie on the host, and with `lone_rank_offload` they can where a rank shares them with no
     other; `undivided_optimizers` are those whose states no ZeRO stage
@@ -310,6 +311,7 @@ class Capabilities:
     virtual_pipeline: bool
     pipeline_schedules: tuple[PipelineSchedule, ...]
     context_parallel: bool
+    context_all_to_all: bool
     expert_parallel: bool
     experts_over_tensor: bool
     expert_zero_stages: tuple[int, ...]

@@ -95,6 +95,26 @@ def all_reduce_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArra
     return NO_SECONDS if group.is_alone else 2.0 * all_gather_seconds(message_bytes, group)
 
 
+def all_to_all_seconds(
+    message_bytes: FloatArray, ranks: IntArray, stride: IntArray, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
+    """Return one exchange of equal parts of each rank's message, of which it keeps its own.
+
+    What goes to another node takes a rank's own network card, the rest the link inside.
+    """
+    gpu, reached = hardware.gpu, efficiency.gpu
+    inside = np.clip(hardware.gpus_per_node // np.maximum(stride, 1), 1, ranks)
+    by_link = (inside - 1) / ranks / (gpu.link_bytes_per_second * reached.link_fraction)
+    network = gpu.nic_bytes_per_second * (reached.network_fraction * efficiency.stack.network_fraction)
+    by_network = (ranks - inside) / ranks / network
+    if hardware.network is not None:
+        leaves_pod = (ranks - 1) * stride >= hardware.network.gpus_per_pod
+        by_network = np.where(leaves_pod, by_network * hardware.network.oversubscription, by_network)
+    one = efficiency.common.launch_seconds + message_bytes * np.maximum(by_link, by_network)
+    result: FloatArray = np.where(ranks > 1, one, 0.0)
+    return result
+
+
 def send_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one send to the next rank of the group."""
     if group.is_alone:

@@ -28,6 +28,9 @@ from plimsoll.planners.timing.traffic import (
     context_message_bytes,
     gathers,
     gathers_once_a_step,
+    head_exchanges,
+    query_bytes,
+    ring_hops,
     tensor_parallel_message_bytes,
 )
 
@@ -54,10 +57,14 @@ def communication_of(
         seconds = calls * _seconds(all_reduce_seconds, message_of_kind, groups.tensor)
         rows.append(_row("tensor", kind, ALL_REDUCES_PER_LAYER * message_of_kind, calls, seconds))
     if one.context_parallel[0] > 1:
-        hops = 3 * (int(one.context_parallel[0]) - 1)
+        hops = 3 * int(ring_hops(one)[0])
         ring = float(context_message_bytes(one, job)[0])
         calls = hops * layers * micro_batches
-        rows.append(_row("context", "send", hops * ring, calls, calls * _seconds(send_seconds, ring, groups.context)))
+        if hops:
+            seconds = calls * _seconds(send_seconds, ring, groups.context)
+            rows.append(_row("context", "send", hops * ring, calls, seconds))
+        if one.context_all_to_all[0] > 1:
+            rows.append(_head_exchange(one, job, layers * micro_batches, groups))
     if one.expert_parallel[0] > 1 and job.model.experts_per_token:
         whole = float(expert_token_bytes(one, job)[0]) * job.model.experts_per_token
         exchanges = float(exchanges_per_layer(one, job)[0])
@@ -72,6 +79,15 @@ def communication_of(
         rows.append(_row("pipeline", "send", message / division, calls, seconds))
     rows.extend(_data_rows(one, job, layers, micro_batches, groups))
     return tuple(rows)
+
+
+def _head_exchange(one: Candidates, job: Job, layers: int, groups: Groups) -> Communication:
+    """Return the exchange of heads for tokens before attention and back, in so many layers of micro-batches."""
+    queries, keys = query_bytes(one, job), context_message_bytes(one, job) / 2.0
+    times = float(head_exchanges(one, job)[0])
+    each = 2.0 * (groups.head_exchange_seconds(queries) + groups.head_exchange_seconds(keys))
+    message = 2.0 * times * float((queries + keys)[0])
+    return _row("context", "all_to_all", message, round(4 * times * layers), times * layers * float(each[0]))
 
 
 def _mean_traffic(one: Candidates, job: Job) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.jobs.recompute_modules import FEED_FORWARD
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, FEED_FORWARD
 from plimsoll.planners.layouts.candidates import (
     ALL_LAYERS,
     FULL,
@@ -34,6 +34,7 @@ from plimsoll.planners.timing.collectives import (
     RankGroup,
     all_gather_seconds,
     all_reduce_seconds,
+    all_to_all_seconds,
     rank_group,
     send_seconds,
 )
@@ -58,8 +59,14 @@ class Groups:
 
     @cached_property
     def context(self) -> RankGroup:
-        """Return the ranks that divide a sequence."""
-        return self._group(self._layouts.context_parallel, self._layouts.tensor_parallel)
+        """Return the ranks that divide a sequence, each of another group of those that exchange heads."""
+        exchanging = self._layouts.context_all_to_all
+        return self._group(self._layouts.context_parallel // exchanging, self._layouts.tensor_parallel * exchanging)
+
+    def head_exchange_seconds(self, message_bytes: FloatArray) -> FloatArray:
+        """Return one exchange of heads for tokens between ranks that divide a sequence."""
+        ranks, stride = self._layouts.context_all_to_all, self._layouts.tensor_parallel
+        return all_to_all_seconds(message_bytes, ranks, stride, self._hardware, self._efficiency)
 
     @cached_property
     def shard(self) -> RankGroup:
@@ -143,14 +150,42 @@ def context_seconds_per_layer(
     """Return what ring attention cannot hide behind the attention itself.
 
     The ring passes keys and values on once forward and, with their gradients,
-    twice backward (Liu et al. 2023, arXiv:2310.01889).
+    twice backward (Liu et al. 2023, arXiv:2310.01889). Ranks that exchange heads for tokens before it and tokens
+    for heads behind it wait for that (Jacobs et al. 2023, arXiv:2309.14509; Transformer Engine,
+    attention/dot_product_attention/context_parallel.py, `flash_attn_a2a_communicate`).
     """
     if groups.context.is_alone:
         return NO_SECONDS
-    hops = np.maximum(layouts.context_parallel - 1, 0)
+    hops = ring_hops(layouts)
     ring = hops * send_seconds(context_message_bytes(layouts, job), groups.context)
     result: FloatArray = np.maximum(3.0 * ring - attention_seconds, 0.0)
+    if layouts.context_all_to_all.max(initial=1) == 1:
+        return result
+    each = 2.0 * (
+        groups.head_exchange_seconds(query_bytes(layouts, job))
+        + groups.head_exchange_seconds(context_message_bytes(layouts, job) / 2.0)
+    )
+    return result + head_exchanges(layouts, job) * each
+
+
+def ring_hops(layouts: Candidates) -> IntArray:
+    """Return how often keys and values are passed on, with which come as many tokens as heads were given for."""
+    hops: IntArray = np.maximum(layouts.context_parallel // layouts.context_all_to_all - 1, 0)
+    return hops
+
+
+def query_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return one rank's queries of a layer, or what attention makes of them."""
+    heads = np.maximum(job.model.attention_heads / layouts.tensor_parallel, 1.0)
+    head_dim = max(op.key_dim for part in job.layers for op in part.block.operations)
+    result: FloatArray = heads * head_dim * layouts.local_tokens(job.sequence_length) * job.precision.compute_bytes
     return result
+
+
+def head_exchanges(layouts: Candidates, job: Job) -> FloatArray:
+    """Return how often queries, keys, values and output change hands: forward, backward, and once more recomputed."""
+    of_layers = np.where(layouts.recompute == FULL, recomputed_share(layouts, job), 0.0)
+    return 2.0 + np.where(recomputes_module(layouts, job, CORE_ATTENTION), 1.0, of_layers)
 
 
 def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:

@@ -99,6 +99,8 @@ def _choices(layout: Layout) -> Iterator[str]:
     """Yield every choice of a layout beside its degrees that changes what it holds or takes."""
     is_grouped = layout.zero_stage > 0 and layout.shard_group != layout.data_parallel
     yield f"ZeRO {layout.zero_stage}" + (f" over groups of {layout.shard_group}" if is_grouped else "")
+    if layout.context_all_to_all > 1:
+        yield f"heads exchanged between {layout.context_all_to_all} ranks of a sequence"
     if layout.secondary_shard_group > 1:
         yield f"a second copy of weights over {layout.secondary_shard_group}"
     accumulated = layout.gradient_accumulation_steps
@@ -249,6 +251,7 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         "pipeline_layout": layout.pipeline_layout not in (None, _plain_stages(told)) and layout.pipeline_layout,
         "overlap/expert_parallel": layout.overlap is not None and layout.overlap.expert_parallel,
         "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
+        "context_all_to_all": layout.context_all_to_all > 1 and layout.context_all_to_all,
         "secondary_shard_group": layout.secondary_shard_group > 1 and layout.secondary_shard_group,
         "recompute": layout.recompute != "none" and recomputation(layout),
         "fused_cross_entropy": layout.fused_cross_entropy,

@@ -20,6 +20,7 @@ BODIES: Mapping[str, type] = {"train": TrainPlanBody, "infer": InferPlanBody}
 # What came later and is a number that is counted with.
 BEFORE: Mapping[str, Any] = {
     "attention_data_parallel": 1,
+    "context_all_to_all": 1,
     "context_parallel": 1,
     "decode_context_parallel": 1,
     "expert_parallel": 1,

@@ -264,6 +264,14 @@ class LayoutPart(Wire):
     pipeline_parallel: Degree | None = None
     virtual_pipeline: Degree | None = None
     context_parallel: Degree | None = None
+    context_all_to_all: Annotated[
+        Degree | None,
+        Field(
+            description="How many of the ranks that divide a sequence exchange heads for tokens before attention, "
+            "passing keys and values round a ring of the others: 1 for a ring alone (Megatron-LM's `--cp-comm-type "
+            "p2p`), context_parallel for no ring (`a2a`), else both (`a2a+p2p`). Absent: searched."
+        ),
+    ] = None
     expert_parallel: Degree | None = None
     sequence_parallel: bool | None = None
     zero_stage: Annotated[int, *whole(least=0, most=HIGHEST_ZERO_STAGE)] | None = None

@@ -26,6 +26,7 @@ def _word(meaning: str) -> Callable[[Any], str]:
 _FURTHER_OF_TRAINING: Mapping[str, Callable[[Any], str]] = {
     "fused_cross_entropy": _word("fused loss"),
     "shard_group": _number("shard "),
+    "context_all_to_all": _number("heads over "),
     "secondary_shard_group": _number("second copy "),
     "sequence_parallel": _word("sequence parallel"),
     "overlap": lambda value: _word("experts overlapped")(bool(value and value["expert_parallel"])),

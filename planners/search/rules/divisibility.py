@@ -171,6 +171,52 @@ CONTEXT_NEEDS_ATTENTION = Rule(
 )
 
 
+def _splits_context_ranks(layouts: Candidates, _job: Job) -> BoolArray:
+    """Return where ranks that exchange heads are no part of those that divide a sequence.
+
+    Source: Megatron-Core 0.16.1, parallel_state.py, `hierarchical_context_parallel_sizes`.
+    """
+    split: BoolArray = layouts.context_parallel % layouts.context_all_to_all != 0
+    return split
+
+
+def _context_ranks(case: Case, _job: Job) -> str:
+    layout = case.layout
+    return f"context_all_to_all {layout.context_all_to_all} does not divide context_parallel {layout.context_parallel}."
+
+
+def _splits_exchanged_heads(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a tensor-parallel rank's heads are not dealt out whole.
+
+    Source: Transformer Engine, context_parallel.py, `flash_attn_a2a_communicate` and "num_heads % cp_size == 0".
+    """
+    parts, model = layouts.tensor_parallel * layouts.context_all_to_all, job.model
+    uneven = (model.attention_heads % parts != 0) | (model.key_value_heads % parts != 0)
+    split: BoolArray = (layouts.context_all_to_all > 1) & uneven
+    return split
+
+
+def _exchanged_heads(case: Case, job: Job) -> str:
+    layout, model = case.layout, job.model
+    parts = layout.tensor_parallel * layout.context_all_to_all
+    return (
+        f"tensor_parallel {layout.tensor_parallel} x context_all_to_all {layout.context_all_to_all} = {parts} must "
+        f"divide the {model.attention_heads} attention heads and the {model.key_value_heads} key-value heads."
+    )
+
+
+EXCHANGED_HEADS_DIVIDE = Rule(
+    name="exchanged_heads_divide",
+    field="context_all_to_all",
+    reads=("context_parallel", "tensor_parallel", "context_all_to_all"),
+    reason="context_all_to_all must divide context_parallel, and with tensor_parallel the heads",
+    breaches=(
+        Breach(where=_splits_context_ranks, words=_context_ranks),
+        Breach(where=_splits_exchanged_heads, words=_exchanged_heads),
+    ),
+)
+
+
 def _has_no_tensor_ranks(layouts: Candidates, _asked: Asked) -> BoolArray:
     lone: BoolArray = layouts.sequence_parallel & (layouts.tensor_parallel == 1)
     return lone

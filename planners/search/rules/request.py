@@ -25,7 +25,7 @@ MOST_NAMED_DEGREES = 8
 
 
 def _below_one(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
-    for field in (*DEGREES, "shard_group", "secondary_shard_group"):
+    for field in (*DEGREES, "context_all_to_all", "shard_group", "secondary_shard_group"):
         value = getattr(question.layout, field)
         if value is not None and value < 1:
             yield field, f"{field} must be at least 1, not {value}."

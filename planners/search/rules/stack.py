@@ -272,6 +272,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
     _degree("pipeline_parallel"),
     _degree("virtual_pipeline"),
     _degree("context_parallel"),
+    _degree("context_all_to_all"),
     _degree("expert_parallel"),
     _choice("zero_stage", lambda can: can.zero_stages, ZERO_STAGES),
     LayoutAbility(

@@ -23,6 +23,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             launch.question.multi_token_prediction > 0,
             "accelerate's Megatron-LM plugin has no option for multi-token prediction.",
         ),
+        (layout.context_all_to_all > 1, "accelerate's Megatron-LM plugin has no option for exchanging heads."),
         (layout.offload != "none", "accelerate's Megatron-LM plugin has no option for states on the host."),
         (layout.activation_offload, "accelerate's Megatron-LM plugin has no option for activations on the host."),
         (launch.is_hybrid, "accelerate's Megatron-LM plugin has no option for copies of the distributed optimizer."),

@@ -13,6 +13,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, MODULES
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.stacks.megatron.activations import told_activations, why_activations_are_not_planned
+from plimsoll.service.stacks.megatron.context import told_context, why_context_is_not_planned
 from plimsoll.service.stacks.megatron.experts import why_experts_are_not_read, why_their_division_is_not_planned
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
@@ -87,6 +88,7 @@ def _megatron_launch(job: Job) -> Read:
     if broken:
         return CannotRun(program=program, reason="; ".join(broken))
     unread = why_experts_are_not_read(values, others) or why_activations_are_not_planned(values, others)
+    unread = unread or why_context_is_not_planned(values, int(values.get("context_parallel", 1)))
     if unread is not None:
         return NotRead(reason=unread)
     degrees = {name: int(values.get(name, 1)) for name in DEGREES}
@@ -128,6 +130,7 @@ def _megatron_launch(job: Job) -> Read:
                 "zero_stage": 1 if values.get("distributed_optimizer") or optimizer == DEALT_MUON else 0,
                 **_shard_group(values, data_parallel),
                 "overlap": _overlap(values, degrees),
+                **told_context(values, degrees["context_parallel"]),
                 **states.layout,
             },
             "framework": FRAMEWORK,

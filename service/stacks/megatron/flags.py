@@ -32,6 +32,8 @@ FLAGS = (
     Flag(names=("tensor-model-parallel-size",), field="tensor_parallel", form="whole"),
     Flag(names=("pipeline-model-parallel-size",), field="pipeline_parallel", form="whole"),
     Flag(names=("context-parallel-size",), field="context_parallel", form="whole"),
+    Flag(names=("cp-comm-type",), field="context_exchange", form="texts"),
+    Flag(names=("hierarchical-context-parallel-sizes",), field="context_sizes", form="texts"),
     Flag(names=("expert-model-parallel-size",), field="expert_parallel", form="whole"),
     Flag(names=("expert-tensor-parallel-size",), field="expert_tensor_parallel", form="whole"),
     Flag(names=("num-layers-per-virtual-pipeline-stage",), field="virtual_stage_layers", form="whole"),

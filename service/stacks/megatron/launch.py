@@ -13,6 +13,7 @@ from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.options import Value, option_lines
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.megatron.context import context_options
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.model import model_options, why_not_plain
 from plimsoll.service.stacks.megatron.pipelines import chunk_fields, division_fields
@@ -161,6 +162,7 @@ def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
             **division_fields(way),
             **chunk_fields(way, layout.virtual_pipeline, layers),
             context_parallel=layout.context_parallel,
+            **context_options(layout),
             expert_parallel=layout.expert_parallel if has_experts_apart else None,
         ),
         "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,

@@ -45,6 +45,10 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             launch.layout.activation_offload,
             "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to offload activations.",
         ),
+        (
+            launch.layout.context_all_to_all > 1,
+            "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to exchange heads.",
+        ),
         (is_muon, "Pai-Megatron-Patch brings a Megatron-LM of its own, which is not known to have Muon."),
     )
 

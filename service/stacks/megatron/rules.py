@@ -13,6 +13,7 @@ from typing import Any
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.pipeline_layouts import read_pipeline_layout
 from plimsoll.service.stacks.megatron.activations import broken_rules_of_activations
+from plimsoll.service.stacks.megatron.context import broken_rules_of_context
 from plimsoll.service.stacks.megatron.experts import told_expert_tensor
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.pipelines import counted_blocks, virtual_stages
@@ -35,6 +36,7 @@ def broken_rules(values: Values, others: Collection[str], ranks: int | None) -> 
         *_of_heads(values),
         *_of_layers(values, others),
         *_of_sequence(values),
+        *broken_rules_of_context(values),
         *_of_experts(values),
         *_of_overlap(values, others),
         *broken_rules_of_states(values),

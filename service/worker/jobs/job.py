@@ -95,6 +95,7 @@ class TraceJob:
     shard_group: int
     virtual_pipeline: int = 1
     context_parallel: int = 1
+    context_all_to_all: int = 1
     expert_parallel: int = 1
     activation_offload: bool = False
     offload_modules: tuple[str, ...] = ()

@@ -45,6 +45,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             secondary_shard_group=layout.get("secondary_shard_group", 1),
             virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
+            context_all_to_all=layout.get("context_all_to_all", 1),
             expert_parallel=layout.get("expert_parallel", 1),
             offload=layout.get("offload", "none"),
             offload_target=layout.get("offload_target", "cpu"),

@@ -123,8 +123,8 @@ def test_parts_are_worth_sending_that_free_half_of_what_they_send(model, recompu
         (
             ("attn_norm",),
             (
-                "In the layers of small-llama attn_norm is one module with the matrix behind it, and its input goes with "
-                "qkv_linear. Name qkv_linear in place of attn_norm.$"
+                "In the layers of small-llama attn_norm is one module with the matrix behind it, and its input goes "
+                "with qkv_linear. Name qkv_linear in place of attn_norm.$"
             ),
         ),
         (("mlp_norm",), "mlp_norm is one module with the matrix behind it, .* stays on the device. Leave it out.$"),

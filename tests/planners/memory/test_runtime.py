@@ -13,6 +13,14 @@ def test_every_axis_with_ranks_has_a_communicator():
     assert runtime_bytes(layouts, runtime).tolist() == [alone, alone + 544e6, alone + 688e6 + 544e6]
 
 
+def test_ranks_that_exchange_heads_and_the_ring_between_them_have_a_communicator_each():
+    runtime = load_profile("megatron").runtime
+    layouts = candidates_from_rows([{"context_parallel": 8, "context_all_to_all": ranks} for ranks in (1, 4, 8)])
+    ring, both, exchange = runtime_bytes(layouts, runtime).tolist()
+    # A pair 544 MB, a larger group 688 MB.
+    assert (ring, both - ring) == (exchange, 544e6)
+
+
 def test_nanotron_has_two_communicators_of_all_ranks_besides():
     runtime = load_profile("nanotron").runtime
     layouts = candidates_from_rows([{}, {"pipeline_parallel": 2}, {"data_parallel": 2, "tensor_parallel": 2}])

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -261,3 +263,16 @@ def test_a_plan_that_has_room_but_for_what_waits_for_its_copies_fits_tightly():
     memory = answer.plan.memory
     assert memory.peak_high_bytes < memory.limit_bytes < memory.peak_bytes + more
     assert answer.verdict == "tight"
+
+
+def test_the_most_ranks_of_a_node_exchange_heads_where_that_is_faster():
+    # Two nodes of eight: 512 tokens a rank are too few for attention to hide fifteen hops of a ring.
+    asked = question(
+        gpus=16, global_batch_size=8, framework="megatron", sequence_length=8192, layout={"context_parallel": 16}
+    )
+    free, ring = (
+        plan_without_advice(each).plan
+        for each in (asked, replace(asked, layout=replace(asked.layout, context_all_to_all=1)))
+    )
+    assert (free.layout.context_all_to_all, ring.layout.context_all_to_all) == (8, 1)
+    assert free.step.seconds < ring.step.seconds

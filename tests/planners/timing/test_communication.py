@@ -91,3 +91,11 @@ def test_context_ranks_pass_keys_and_values_round():
     # Keys and values of 1,024 features in 2 bytes for 4,096 tokens, 3 rings of one hop.
     row = table("fsdp2", context_parallel=2, zero_stage=3)["context", "send"]
     assert row.bytes_per_layer == 3 * 2 * 1024 * 2 * 4096
+
+
+def test_context_ranks_that_exchange_heads_have_a_row_of_their_own():
+    # 1,024 tokens a rank of 8,192; queries and output of 4,096 features, keys and values of 1,024, 2 bytes, twice.
+    rows = table("megatron", context_parallel=8, context_all_to_all=4)
+    assert rows["context", "all_to_all"].bytes_per_layer == 2 * 1024 * 2 * 2 * (4096 + 1024)
+    assert rows["context", "send"].bytes_per_layer == 3 * 2 * 1024 * 2 * 1024
+    assert ("context", "send") not in table("megatron", context_parallel=8, context_all_to_all=8)

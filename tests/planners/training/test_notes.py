@@ -186,6 +186,9 @@ NAMED = {
     "overlap": lambda layout: (
         "exchange with experts overlapped" if layout.overlap and layout.overlap.expert_parallel else None
     ),
+    "context_all_to_all": lambda layout: (
+        f"heads exchanged between {layout.context_all_to_all} ranks" if layout.context_all_to_all > 1 else None
+    ),
     "secondary_shard_group": lambda layout: (
         f"a second copy of weights over {layout.secondary_shard_group}" if layout.secondary_shard_group > 1 else None
     ),
@@ -219,6 +222,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"pipeline_layout": "Et*7|t*8|t*8|t*7L", "pipeline_parallel": 4},
         {"zero_stage": 3, "data_parallel": 8, "shard_group": 4},
         {"context_parallel": 4},
+        {"context_parallel": 8, "context_all_to_all": 4},
         {"expert_parallel": 4},
         {"tensor_parallel": 4, "sequence_parallel": True},
         {"offload": "optimizer"},

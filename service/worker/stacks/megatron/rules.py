@@ -190,6 +190,14 @@ SHARED_BUFFERS_ARE_TRANSFORMER_ENGINE_S = Rule(
         "GPU. Leave overlap.tensor_parallel out, or send a measured peak."
     ),
 )
+EXCHANGED_HEADS_ARE_TRANSFORMER_ENGINE_S = Rule(
+    broken=lambda asked: asked.job.context_all_to_all > 1,
+    pointer="/layout/context_all_to_all",
+    words=(
+        "The exchange of heads for tokens before attention (--cp-comm-type a2a, a2a+p2p) is Transformer Engine's, "
+        "which needs a GPU. Plan with context_all_to_all 1, or send a measured peak."
+    ),
+)
 RULES_OF_EXPERTS = (
     EXPERTS_KEEP_MASTER_WEIGHTS,
     EXPERTS_NEED_A_SPLIT_SEQUENCE,

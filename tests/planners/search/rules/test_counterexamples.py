@@ -322,6 +322,19 @@ CASES = (
         numbers=("fsdp2", "training.kernels: compiled"),
     ),
     Counterexample(
+        rule="exchanged_heads_divide",
+        framework="megatron",
+        layout={"context_parallel": 8, "context_all_to_all": 3},
+        numbers=("context_all_to_all 3", "context_parallel 8"),
+    ),
+    Counterexample(
+        rule="exchanged_heads_divide",
+        breach=1,
+        framework="megatron",
+        layout={"context_parallel": 8, "context_all_to_all": 8, "tensor_parallel": 2},
+        numbers=("tensor_parallel 2 x context_all_to_all 8 = 16", "32 attention heads", "8 key-value heads"),
+    ),
+    Counterexample(
         rule="secondary_group_divides",
         framework="deepspeed",
         layout={"data_parallel": 8, "secondary_shard_group": 4, "zero_stage": 2},
@@ -476,6 +489,11 @@ LACKING: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "pipeline_parallel": ("ddp", {"layout": {"pipeline_parallel": 2}}, {"pipeline_parallel": 2}),
     "virtual_pipeline": ("ddp", {"layout": {"virtual_pipeline": 2}}, {"virtual_pipeline": 2}),
     "context_parallel": ("ddp", {"layout": {"context_parallel": 2}}, {"context_parallel": 2}),
+    "context_all_to_all": (
+        "fsdp2",
+        {"layout": {"context_all_to_all": 2}},
+        {"context_parallel": 4, "context_all_to_all": 2},
+    ),
     "expert_parallel": ("ddp", {"layout": {"expert_parallel": 2}}, {"expert_parallel": 2}),
     "zero_stage": ("megatron", {"layout": {"zero_stage": 3}}, {"zero_stage": 3}),
     "shard_group": ("ddp", {"layout": {"shard_group": 2}}, {"data_parallel": 4, "shard_group": 2}),

@@ -68,6 +68,55 @@ def test_a_part_that_nobody_knows_is_not_read():
     assert "mlq" in found.reason
 
 
+CONTEXT = "--context-parallel-size 8 --cp-comm-type"
+
+
+@pytest.mark.parametrize(
+    ("options", "exchanging"),
+    [
+        ("--context-parallel-size 8", 1),
+        (f"{CONTEXT} p2p", 1),
+        (f"{CONTEXT} a2a", 8),
+        (f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 4 2", 4),
+        (f"{CONTEXT} {' '.join(['a2a'] * 47)}", 8),
+        ("--cp-comm-type a2a", None),
+    ],
+)
+def test_ranks_that_exchange_heads_are_read(options, exchanging):
+    found = read(options)
+    assert isinstance(found, Launch)
+    assert found.request["layout"].get("context_all_to_all") == exchanging
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "reason"),
+    [
+        (f"{CONTEXT} all_gather", NotRead, "--cp-comm-type all_gather is not planned"),
+        (f"{CONTEXT} p2p a2a", NotRead, "--cp-comm-type of several kinds, layer by layer, is not planned"),
+        (f"{CONTEXT} a2a+p2p", CannotRun, "a2a+p2p needs --hierarchical-context-parallel-sizes"),
+        (
+            f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 2 2",
+            CannotRun,
+            "--hierarchical-context-parallel-sizes 2 x 2 = 4 is not context parallel 8",
+        ),
+        (
+            f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 2 2 2",
+            CannotRun,
+            "3 levels, and a2a+p2p goes over 2",
+        ),
+        (
+            f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 8 1 --num-attention-heads 12",
+            CannotRun,
+            "8 ranks that",
+        ),
+    ],
+)
+def test_context_parallelism_that_no_plan_has_is_told(options, kind, reason):
+    found = read(options)
+    assert isinstance(found, kind)
+    assert reason in found.reason
+
+
 OFFLOAD = "--fine-grained-activation-offloading --offload-modules"
 
 

@@ -290,6 +290,15 @@ def test_activations_on_the_host_are_megatron_cores_and_read_back():
     assert "NVTE_CPU_OFFLOAD_V1=1" in str(training_artifacts(given).files["torchrun"])
 
 
+@pytest.mark.parametrize(("exchanging", "kind", "sizes"), [(1, None, None), (2, "a2a+p2p", "2 2"), (4, "a2a", None)])
+def test_ranks_that_exchange_heads_are_told(exchanging, kind, sizes):
+    given = launch("megatron", context_parallel=4, context_all_to_all=exchanging)
+    found = told(given)
+    assert found.get("cp_comm_type") == kind
+    assert found.get("hierarchical_context_parallel_sizes") == sizes
+    assert read_back(given).request["layout"]["context_all_to_all"] == exchanging
+
+
 PARTS = ("qkv_linear", "core_attn", "attn_proj")
 
 

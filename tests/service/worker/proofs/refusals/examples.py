@@ -355,6 +355,12 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, **SPLIT, "overlap": PAIRED},
     ),
     Example(
+        rule=of_megatron.EXCHANGED_HEADS_ARE_TRANSFORMER_ENGINE_S,
+        pointer="/layout/context_all_to_all",
+        broken={**MEGATRON, "context_parallel": 4, "context_all_to_all": 2},
+        obeyed={**MEGATRON, "context_parallel": 4},
+    ),
+    Example(
         rule=of_megatron.PAIRED_PASSES_ARE_MEGATRON_CORES,
         pointer="/layout/overlap/expert_parallel",
         broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL | {"attention_bias": True}, "expert_parallel": 2},
