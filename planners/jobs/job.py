@@ -202,9 +202,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         overlap=job_overlap(question.layout.overlap, profile.overlap),
         kernels=question.kernels,
         evaluation=question.evaluation,
-        companions=tuple(
-            _companion(companion, question, profile, len(module_sets)) for companion in question.companions
-        ),
+        companions=tuple(_companion(companion, question, profile, module_sets) for companion in question.companions),
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question, shared_head(model)),
@@ -212,10 +210,13 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     )
 
 
-def _companion(companion: Companion, question: TrainingQuestion, profile: Profile, sets: int) -> CompanionJob:
+def _companion(
+    companion: Companion, question: TrainingQuestion, profile: Profile, module_sets: tuple[tuple[str, ...], ...]
+) -> CompanionJob:
     """Return a companion as a job of its own; raise for what is not planned of it.
 
-    Whichever of its `sets` of modules a layout of the policy recomputes, a companion recomputes what was asked for.
+    It recomputes the same of the policy's sets of modules as the policy does: a trainer has one setting for both. A
+    module that it lacks takes nothing.
     """
     if companion.offload:
         raise NotYetAvailable("a companion with offload is not planned yet.", pointer="/training/companions")
@@ -243,7 +244,7 @@ def _companion(companion: Companion, question: TrainingQuestion, profile: Profil
         role=companion.role,
         trainable=companion.trainable,
         weight_bytes=size,
-        job=replace(job, module_sets=job.module_sets[:1] * sets),
+        job=replace(job, module_sets=module_sets),
     )
 
 

@@ -230,12 +230,26 @@ def _every_stage(same: ByIdentity[tuple[Pipeline, ...]]) -> IntArray:
 @once
 def pipelines_of(layouts: Candidates, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
     """Return the layouts' pipelines that differ, one tuple for all that have the same, and which each layout has."""
-    most, ways = int(layouts.virtual_pipeline.max()), len(job.pipeline_layouts)
-    numbered = layouts.pipeline_parallel - 1
+    return _pipelines_of(layouts.pipeline_parallel, layouts.virtual_pipeline, layouts.pipeline_layout, job)
+
+
+def longest_stages(
+    pipeline_parallel: IntArray, virtual_pipeline: IntArray, pipeline_layout: IntArray, job: Job
+) -> IntArray:
+    """Return how many layers the stage with the most has, of pipelines in so many chunks and by ways of the job's."""
+    different, place = _pipelines_of(pipeline_parallel, virtual_pipeline, pipeline_layout, job)
+    longest = [int(stage_blocks(pipeline).layers_of_kind.sum(axis=1).max()) for pipeline in different]
+    result: IntArray = np.array(longest, dtype=np.int64)[place]
+    return result
+
+
+def _pipelines_of(stages: IntArray, chunks: IntArray, way: IntArray, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
+    most, ways = int(chunks.max()), len(job.pipeline_layouts)
+    numbered = stages - 1
     if most > 1:
-        numbered = numbered * most + layouts.virtual_pipeline - 1
+        numbered = numbered * most + chunks - 1
     if ways > 1:
-        numbered = numbered * ways + layouts.pipeline_layout
+        numbered = numbered * ways + way
     keys, place = distinct(numbered)
     return _different(ByIdentity(job.model), ByIdentity(job.pipeline_layouts), most, tuple(keys.tolist())), place
 

@@ -13,6 +13,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
+from plimsoll.planners.layouts.stages import longest_stages
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.bases import (
@@ -120,12 +121,14 @@ def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray
     asked_modules = (0 for _ in (*choices.recompute, *choices.full_layers))
     full_layers = _full_layers(question, job, choices, bases["pipeline_parallel"])
     # A client's own number of layers is planned as it is.
-    is_searched = question.recompute is None
-    is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
+    is_searched, layers = question.recompute is None, job.model.num_layers
+    longest = stage_layers(bases, job) if choices.full_layers else job.model.num_layers // bases["pipeline_parallel"]
+    is_all = full_layers >= longest if choices.full_layers else full_layers * bases["pipeline_parallel"] >= layers
+    is_whole = is_all & is_searched
     degrees = {name: bases[name] for name in (*DEGREES, "pipeline_layout", "micro_batch_size")}
     asked_ranks = question.layout.context_all_to_all or 1
     hides_exchange = bases["expert_overlap"].astype(bool) if "expert_overlap" in bases else NOT_HIDDEN
-    is_repeated = _repeated(modes, full_layers, is_whole, choices, job.model.num_layers // bases["pipeline_parallel"])
+    is_repeated = _repeated(modes, full_layers, is_whole, choices, longest)
     if hides_exchange is not NOT_HIDDEN and is_searched:
         # Layers that are computed again as one have no parts to pair.
         is_repeated = is_repeated | (hides_exchange & (modes == FULL))
@@ -182,12 +185,17 @@ def _full_layers(question: TrainingQuestion, job: Job, choices: Choices, pipelin
     return np.concatenate([of_shares, np.broadcast_to(further, (further.size, 1, layers.size))])
 
 
+def stage_layers(bases: Mapping[str, IntArray], job: Job) -> IntArray:
+    """Return how many layers the longest stage of each base has; one fewer is not all of them."""
+    return longest_stages(bases["pipeline_parallel"], bases["virtual_pipeline"], bases["pipeline_layout"], job)
+
+
 def _repeated(
     modes: IntArray, full_layers: IntArray, is_whole: BoolArray, choices: Choices, layers: IntArray
 ) -> BoolArray:
     """Return where a choice of recompute is the same as another, in stages with few layers.
 
-    `is_whole` says where a limited number of layers is all of every stage's; a stage has `layers` at the least.
+    `is_whole` says where a limited number of layers is all of every stage's; the longest stage has `layers`.
     """
     repeated: BoolArray = (full_layers != ALL_LAYERS) & is_whole
     shares = len(choices.recompute)

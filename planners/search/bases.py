@@ -212,8 +212,8 @@ def are_chunks_finer(bases: Mapping[str, IntArray], question: TrainingQuestion, 
 def _with_all_to_all(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
     """Return the bases with a ring of context ranks alone, and with the most in a node that can exchange heads.
 
-    Where no choice is left, or none can, they say nothing of it. Their links are faster than those of the ring between
-    nodes, and it has as many hops fewer.
+    Where no choice is left, or none can, they say nothing of it. It is one where a ring leaves the node: links inside
+    are faster than those between nodes, and the ring has as many hops fewer.
     """
     if question.layout.context_all_to_all is not None or not job.profile.can.context_all_to_all:
         return bases
@@ -221,7 +221,7 @@ def _with_all_to_all(bases: Bases, question: TrainingQuestion, job: Job) -> Base
     in_node = np.maximum(question.hardware.gpus_per_node // tensor, 1)
     most = np.ones_like(context)
     for ranks in divisors(heads) if heads else ():
-        can = (context % ranks == 0) & (heads % (tensor * ranks) == 0) & (ranks <= in_node)
+        can = (context % ranks == 0) & (heads % (tensor * ranks) == 0) & (ranks <= in_node) & (context > in_node)
         most = np.where(can, ranks, most)
     if (most == 1).all():
         return bases

@@ -25,7 +25,7 @@ from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices
+from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices, stage_layers
 from plimsoll.planners.search.bases import (
     SECONDARY,
     Bases,
@@ -382,15 +382,18 @@ def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
     Eighths of the layers were there first; now comes every number of them, then parts of all layers.
     """
     if _counts_layers(beyond):
-        yield from _with_every_number_of_layers(beyond, bases)
+        yield from with_every_number_of_layers(beyond, bases)
     modules = _with_modules(beyond)
     if modules is not None:
         yield modules, np.arange(bases["gpus"].size)
 
 
-def _with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
-    """Yield the bases with every number of layers that their stages have; of many bases stage length by length."""
-    layers = beyond.job.model.num_layers // bases["pipeline_parallel"]
+def with_every_number_of_layers(beyond: Beyond, bases: Bases) -> Iterator[tuple[Beyond, IntArray]]:
+    """Yield the bases with every number of layers that their stages have; of many bases stage length by length.
+
+    Of unequal stages those of the longest count: one fewer is all layers of the others.
+    """
+    layers = stage_layers(bases, beyond.job)
     have_several = np.flatnonzero(layers > 1)
     most = int(layers.max(initial=0))
     lengths = [most] if have_several.size * most <= FEW_LAYOUTS else distinct(layers[have_several])[0].tolist()[::-1]

@@ -16,7 +16,7 @@ from plimsoll.planners.plans import Layout, Memory, StageMemory, Step
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
 from plimsoll.planners.search.pool import Pool
-from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, complexity
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, PARTS_OF_OFFLOAD, complexity
 from plimsoll.planners.search.rules.fields import TRAINING_FIELDS, named_fields
 
 # A part of the step is named as a cause when it makes up so much of the difference.
@@ -100,10 +100,14 @@ def _by_objective(
     if outside:
         return "outside_request", outside
     near = f"Within {100 * NEAR_EQUAL_FRACTION:.0f} % of the plan's time"
+    offloads = [each.moving_parts >= PARTS_OF_OFFLOAD for each in (other, chosen)]
+    if offloads == [True, False]:
+        detail = f"{near}, but keeps states or activations on the host; the plan keeps all on the device."
+        return "near_equal", [("simpler_of_equals", "", detail)]
+    if offloads == [True, True] and other.step.seconds > chosen.step.seconds:
+        return "near_equal", [("first_of_equals", "", f"{near}; of layouts that offload the faster goes first.")]
     if other.moving_parts > chosen.moving_parts:
-        detail = (
-            f"{near}, but less simple: {other.moving_parts:.0f} moving parts rather than {chosen.moving_parts:.0f}."
-        )
+        detail = f"{near}, but less simple: {_shown(other):.0f} moving parts rather than {_shown(chosen):.0f}."
         return "near_equal", [("simpler_of_equals", "", detail)]
     return "near_equal", [("first_of_equals", "", f"{near} and no simpler; the plan has the lower peak or time.")]
 
@@ -234,3 +238,8 @@ def _because(part: str, layout: Layout, hardware: Hardware) -> str:
     if part == "recompute":
         return f" ({layout.recompute})"
     return ""
+
+
+def _shown(planned: Planned) -> float:
+    """Return a layout's moving parts, offload counted as often as it is one."""
+    return planned.moving_parts % PARTS_OF_OFFLOAD

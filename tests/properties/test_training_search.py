@@ -1,10 +1,10 @@
 """What a client fixes never beats what is left free, by the planner's own model.
 
 The laws hold for every degree, size and choice of the request but six, which no search tries: `recompute.every`,
-`recompute.modules`, ranks that exchange heads other than the most in a node, a pipeline schedule other than 1F1B,
-groups with a second copy of the weights that are no part of a node, and NVMe in place of the host where the request
-does not say what drives give. `any` prefers stacks that were measured: an unmeasured one may be faster only where a
-measured one has room on the device and is in time.
+`recompute.modules`, ranks that exchange heads other than the most in a node that their ring leaves, a pipeline schedule
+other than 1F1B, groups with a second copy of the weights that are no part of a node, and NVMe in place of the host
+where the request does not say what drives give. `any` prefers stacks that were measured: an unmeasured one may be
+faster only where a measured one has room on the device and is in time.
 """
 
 from __future__ import annotations

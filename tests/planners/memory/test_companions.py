@@ -121,6 +121,15 @@ def test_a_reference_that_learns_is_none():
         _job(dataclasses.replace(REFERENCE, trainable=True))
 
 
+def test_a_value_model_recomputes_the_modules_that_the_policy_does():
+    # No stack has both companions and modules yet: Megatron-LM's modules, as if TRL ran on it.
+    plain = load_profile("megatron")
+    profile = dataclasses.replace(plain, can=dataclasses.replace(plain.can, companions=True))
+    own = training_job(_question(VALUE), profile)
+    assert len(own.module_sets) > 1
+    assert own.companions[0].job.module_sets == own.module_sets
+
+
 def test_an_unknown_role_is_refused():
     with pytest.raises(InvalidQuestion, match="critic"):
         _job(Companion(role="critic"))

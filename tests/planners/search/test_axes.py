@@ -7,9 +7,10 @@ from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.layouts.candidates import COLUMNS, FULL
 from plimsoll.planners.questions import Companion, Overlap, Recompute
 from plimsoll.planners.search.axes import candidate_grid, choices_of, grid_over
-from plimsoll.planners.search.bases import every_mesh, with_micro_batches, with_shard_groups, with_stages
+from plimsoll.planners.search.bases import every_mesh, only, with_micro_batches, with_shard_groups, with_stages
+from plimsoll.planners.search.beyond import beyond_usual, with_every_number_of_layers
 from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
-from tests.planners.factories import question, small_mixtral
+from tests.planners.factories import question, small_llama, small_mixtral
 from tests.planners.training_cases import job
 
 
@@ -130,7 +131,23 @@ def test_of_numbers_of_layers_a_stage_recomputes_those_that_it_has_more_of():
     listed = grid_over(asked, own, with_shard_groups(bases, asked, own), choices).every()
     assert set(listed.recompute.tolist()) == {FULL}
     for degree, counts in ((1, {1, 2, 3}), (16, {1})):
-        assert set(listed.full_layers[listed.pipeline_parallel == degree].tolist()) == counts
+        is_even = (listed.pipeline_parallel == degree) & (listed.pipeline_layout == 0)
+        assert set(listed.full_layers[is_even].tolist()) == counts
+
+
+def test_of_unequal_stages_all_but_one_layer_of_the_longest_are_a_choice():
+    # Ten layers: 3 and 3 and 2 and 2, of which two may be recomputed; or 4, 2, 2, 2, of which three may.
+    model = small_llama(num_hidden_layers=10)
+    for way, counts in (("Ett|tt|tt|ttttL", {1, 2, 3}), ("Ettt|ttt|tt|ttL", {1, 2})):
+        asked = {"gpus": 4, "model": model, "layout": {"pipeline_parallel": 4, "pipeline_layout": way}}
+        own = job("megatron", **asked)
+        beyond = beyond_usual(question(framework="megatron", **asked), own, np.array([4]), with_offload=False)
+        bases = with_stages(with_micro_batches(beyond.meshes, beyond.question), beyond.question, own)
+        found = [
+            grid_over(turn.question, own, with_shard_groups(only(bases, index), turn.question, own), turn.choices)
+            for turn, index in with_every_number_of_layers(beyond, bases)
+        ]
+        assert {number for grid in found for number in grid.every().full_layers.tolist()} == counts
 
 
 def mixture_layouts(**changes):
