@@ -19,6 +19,7 @@ from plimsoll.planners.memory.holdings import states
 from plimsoll.planners.memory.host import host_bytes, making_host_bytes, node_host
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
+from plimsoll.planners.memory.programs.at_rest import others_at_loss
 from plimsoll.planners.memory.programs.choice import events_of_stages, prepared
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question, question_of
@@ -93,7 +94,11 @@ def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
     held = with_companions(states(layouts, rows, job), layouts, job)
     active = left_on_device(activity(layouts, rows, job), layouts, job)
     is_known = (layouts.full_layers == ALL_LAYERS) | np.bool_(len(job.layers) == 1)
-    others = np.maximum(rows.in_flight - 1.0, 0.0) * active.stage
+    others = np.maximum(rows.in_flight - 1.0, 0.0)
+    if weights.pipelines_gather_once:
+        # Its program has the head's stage at the loss alone, where unlike chunks may have had more waiting before.
+        others = others_at_loss(layouts, rows, job, others)
+    others = others * active.stage
     kept = others + np.where(is_known, active.stage, 0.0)
     # Of an interleaved pipeline fewer may wait as the loss is known than at the most.
     least = np.where(layouts.virtual_pipeline > 1, np.maximum(kept, active.logits), kept + active.logits)

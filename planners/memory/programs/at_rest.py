@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.ground.terms import GPIPE
-from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, FloatArray, any_of
-from plimsoll.planners.layouts.stages import layers_of_lowest, waiting_in_chunks
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray, any_of
+from plimsoll.planners.layouts.stages import StageRows, layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
 from plimsoll.planners.memory.programs.logits import stage_logits
@@ -105,12 +106,20 @@ def others_at_ends(asked: Question, others: FloatArray) -> tuple[FloatArray, Flo
     layouts, rows = asked.layouts, asked.rows
     if layouts.virtual_pipeline.max() == 1:
         return others, others
-    layers = np.maximum(rows.layers, 1)
-    _, lowest, highest = waiting_in_chunks(layouts, rows.pipelines, asked.job)
-    at_embedding = (lowest - layers_of_lowest(layouts, rows.pipelines)) / layers
-    at_head = np.where(rows.has_head, np.maximum(highest / layers - 1.0, 0.0), others)
+    _, lowest, _ = waiting_in_chunks(layouts, rows.pipelines, asked.job)
+    at_embedding = (lowest - layers_of_lowest(layouts, rows.pipelines)) / np.maximum(rows.layers, 1)
     is_interleaved = layouts.virtual_pipeline > 1
-    return np.where(is_interleaved, at_embedding, others), np.where(is_interleaved, at_head, others)
+    at_head = others_at_loss(layouts, rows, asked.job, others)
+    return np.where(is_interleaved, at_embedding, others), at_head
+
+
+def others_at_loss(layouts: Candidates, rows: StageRows, job: Job, others: FloatArray) -> FloatArray:
+    """Return how many micro-batches' worth waits at the loss: on the head's stage as the highest chunk is at work."""
+    if layouts.virtual_pipeline.max() == 1:
+        return others
+    _, _, highest = waiting_in_chunks(layouts, rows.pipelines, job)
+    is_head = rows.has_head & (layouts.virtual_pipeline > 1)
+    return np.where(is_head, np.maximum(highest / np.maximum(rows.layers, 1) - 1.0, 0.0), others)
 
 
 def _mask(asked: Question) -> FloatArray:

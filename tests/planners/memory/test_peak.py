@@ -405,3 +405,13 @@ def test_interleaved_stages_need_not_hold_logits_beside_the_most_that_waits():
     degrees = {"data_parallel": 4, "tensor_parallel": 2, "pipeline_parallel": 3, "virtual_pipeline": 2}
     layouts = one_layout(**degrees, zero_stage=1, micro_batch_size=5, sequence_parallel=True)
     assert (least_bytes(layouts, through) <= peak_bytes(layouts, through)).all()
+
+
+def test_the_least_counts_no_chunks_that_the_head_s_stage_had_waiting_before_its_loss():
+    # Sixty layers in sixty virtual stages of two ranks, the first and the last of one layer fewer than others: eager
+    # scores of 32,768 tokens leave little else to count.
+    model = describe_config(dict(catalogue().model("01-ai/Yi-1.5-34B").config), name="yi")
+    asked = {"model": model, "gpus": 2, "sequence_length": 32_768, "global_batch_size": 6, "attention": "eager"}
+    layouts = candidates_from_rows([{"pipeline_parallel": 2, "virtual_pipeline": 30, "zero_stage": 3}])
+    own = job("fsdp2", **asked)
+    assert (least_bytes(layouts, own) <= peak_bytes(layouts, own)).all()
