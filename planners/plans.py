@@ -39,7 +39,8 @@ class Layout:
     `context_all_to_all` ranks that divide a sequence exchange heads for tokens before attention, one where a ring alone
     passes keys and values on.
     `overlap` says which traffic the framework is told to hide; None in answers of versions that did not say.
-    `offload_modules` are the parts of layers that send what they keep to the host, none where all does or nothing.
+    `offload_modules` are the parts of layers that send what they keep to the host, none where all does or nothing;
+    `offload_layers` is how many of the first layers send all they keep, None where it is no matter of layers.
     """
 
     framework: str
@@ -69,10 +70,13 @@ class Layout:
     recompute_every: int | None = None
     offload_modules: tuple[str, ...] = ()
     context_all_to_all: int = 1
+    offload_layers: int | None = None
 
     @property
-    def activation_offload_asked(self) -> bool | dict[str, list[str]]:
+    def activation_offload_asked(self) -> bool | dict[str, int] | dict[str, list[str]]:
         """Return what of activations is offloaded as a request says it: all, nothing, or modules."""
+        if self.offload_layers is not None:
+            return {"layers": self.offload_layers}
         return {"modules": list(self.offload_modules)} if self.offload_modules else self.activation_offload
 
     @property

@@ -189,6 +189,7 @@ class NamedLayout:
     recompute: Recompute | None = None
     activation_offload: bool | None = None
     offload_modules: tuple[str, ...] = ()
+    offload_layers: int | None = None
     fused_cross_entropy: bool | None = None
     framework: str | None = None
 
@@ -221,6 +222,7 @@ class TrainingQuestion:
     recompute: Recompute | None = None
     activation_offload: bool | None = None
     offload_modules: tuple[str, ...] = ()
+    offload_layers: int | None = None
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     expert_imbalance: float = 1.0

@@ -74,6 +74,7 @@ class Job:
     recompute_every: int | None
     module_sets: tuple[tuple[str, ...], ...]
     asked_offload_modules: tuple[str, ...]
+    offload_layers: int | None
     expert_imbalance: float
     gradient_compression: str
     sequence_length: int
@@ -106,9 +107,10 @@ class Job:
         """Return the parts of layers that send what they keep to the host where activations are offloaded.
 
         They are those that were asked for, or those worth it beside a set of recomputed modules; none where a stack
-        sends all it keeps.
+        sends all it keeps, or its first `offload_layers` do.
         """
-        if self.asked_offload_modules or self.profile.can.activation_offload != BY_MODULES:
+        is_by_parts = self.profile.can.activation_offload == BY_MODULES and self.offload_layers is None
+        if self.asked_offload_modules or not is_by_parts:
             return self.asked_offload_modules
         return modules_worth_sending(ByIdentity(self.model), self.module_sets[module_set])
 
@@ -190,6 +192,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         recompute_every=question.recompute.every if question.recompute else None,
         module_sets=module_sets,
         asked_offload_modules=question.offload_modules,
+        offload_layers=question.offload_layers,
         expert_imbalance=question.expert_imbalance,
         gradient_compression=question.gradient_compression,
         sequence_length=question.sequence_length,

@@ -98,6 +98,19 @@ def check_offload_modules(modules: Sequence[str], model: ModelSpec) -> None:
         raise InvalidQuestion(_why_nothing_is_sent(modules, model), pointer=pointer)
 
 
+def check_offload_layers(layers: int | None, model: ModelSpec) -> None:
+    """Raise for a number of layers that leaves none on the device.
+
+    Source: Megatron-Core 0.16.1, transformer/transformer_config.py ("CPU offloading can be done only for layers less").
+    """
+    if layers is not None and not 1 <= layers < model.num_layers:
+        raise InvalidQuestion(
+            f"activation_offload of {layers} layers must leave one of the {model.num_layers} of {model.name} on the "
+            f"device: at least 1 and at most {model.num_layers - 1}.",
+            pointer="/training/activation_offload/layers",
+        )
+
+
 def _why_nothing_is_sent(modules: Sequence[str], model: ModelSpec) -> str:
     """Return that layers lack some parts, or have norms among them only as one module with the matrix behind."""
     fused = [name for name in modules if any(_is_held(block, name) for block in model.layers)]

@@ -106,11 +106,13 @@ class Candidates:
         recompute_modules: tuple[str, ...] = (),
         recompute_every: int | None = None,
         offload_modules: tuple[str, ...] = (),
+        offload_layers: int | None = None,
     ) -> Layout:
         """Return one layout as clients receive it; `pipeline_layout` is how its stages are told.
 
         `recompute_modules` are those that selective recompute would name, if any, and `recompute_every` is the
-        job's where full recompute covers one layer in so many; `offload_modules` are those that a job would send.
+        job's where full recompute covers one layer in so many; `offload_modules` are those that a job would send,
+        and `offload_layers` how many of its first layers do.
         """
         full_layers = int(self.full_layers[index])
         return Layout(
@@ -141,6 +143,7 @@ class Candidates:
             recompute_modules=recompute_modules if self.recompute[index] == SELECTIVE else (),
             recompute_every=recompute_every if self.recompute[index] == FULL else None,
             offload_modules=offload_modules if self.activation_offload[index] else (),
+            offload_layers=offload_layers if self.activation_offload[index] else None,
         )
 
 
@@ -259,6 +262,7 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
         recompute_modules=job.module_sets[int(layouts.module_set[index])],
         recompute_every=job.recompute_every,
         offload_modules=job.offload_modules(int(layouts.module_set[index])),
+        offload_layers=job.offload_layers,
     )
 
 

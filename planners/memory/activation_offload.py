@@ -7,7 +7,9 @@ parameters and the head: five tensors wait for their copies at most (`max_fwd_st
 (trl/models/activation_offloading.py) sends each tensor once: what is kept again while the first copy waits stays on the
 device. It knows parameters by where they lay before FSDP sharded them, so that gathered weights, and autocast's casts,
 are sent as well. Megatron-Core sends parts of layers, each of their tensors as often as it is kept, on two streams of
-their own (`sent_parts.py`); the highest layer of the micro-batch that is differentiated next stays.
+their own (`sent_parts.py`); the highest layer of the micro-batch that is differentiated next stays. Or its first layers
+send all they keep, as Transformer Engine's `DefaultOffloadSynchronizer` (pytorch/cpu_offload.py, 2.10 and later) does:
+no more layers' activations are ever there than those of the others, for a layer comes back as another one goes.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
     moves = layouts.activation_offload
     if not moves.any():
         return active
+    if job.offload_layers is not None:
+        return _without_layers(active, layouts, job)
     if job.profile.can.activation_offload == BY_MODULES:
         return _without_parts(active, moves)
     staying, waiting, head = NO_BYTES, NO_BYTES, NO_BYTES
@@ -90,6 +94,21 @@ def _without_parts(active: Activity, moves: BoolArray) -> Activity:
     )
 
 
+def _without_layers(active: Activity, layouts: Candidates, job: Job) -> Activity:
+    """Return the activations of as many layers as stay, spread evenly: which those are changes from pass to pass."""
+    stay = np.where(layouts.activation_offload, 1.0 - _offloaded_share(job), 1.0)
+    return replace(
+        active,
+        stage=active.stage * stay,
+        layers=tuple(replace(layer, kept=layer.kept * stay) for layer in active.layers),
+    )
+
+
+def _offloaded_share(job: Job) -> float:
+    """Return the part of a model's layers that send all they keep."""
+    return (job.offload_layers or 0) / job.model.num_layers
+
+
 def returns_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a product's own weights come back from the host with what else it kept: torch's hooks send all.
 
@@ -113,7 +132,9 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
     if not layouts.activation_offload.any():
         return np.zeros(1)
     rows = deciding_stages(layouts, job)
-    if job.profile.can.activation_offload == BY_MODULES:
+    if job.offload_layers is not None:
+        sent = activity(layouts, rows, job).stage * _offloaded_share(job)
+    elif job.profile.can.activation_offload == BY_MODULES:
         sent = _sent_parts(layouts, rows, job)
     else:
         sent = _sent_bytes(activity(layouts, rows, job), layouts, rows, holdings(layouts, rows, job), job)
@@ -132,6 +153,8 @@ def _sent_parts(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
+    if job.offload_layers is not None:
+        return active.stage * _offloaded_share(job)
     if way == BY_MODULES:
         return active.parts_sent
     again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NO_BYTES

@@ -78,7 +78,7 @@ def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
     given = {name: value for name in (*TRAINING_FIELDS, "framework") if (value := getattr(named, name)) is not None}
     if "activation_offload" in given:
-        given["offload_modules"] = named.offload_modules
+        given["offload_modules"], given["offload_layers"] = named.offload_modules, named.offload_layers
     return replace(question, layout=named.layout, compare=(), **given)
 
 

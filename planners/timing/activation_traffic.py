@@ -49,7 +49,8 @@ def waiting_bytes(
     Source: Megatron-Core 0.16.1, pipeline_parallel/fine_grained_activation_offload.py, `bulk_offload_group`,
     `on_group_commit_forward`.
     """
-    if job.profile.can.activation_offload != BY_MODULES or not layouts.activation_offload.any():
+    goes_by_parts = job.profile.can.activation_offload == BY_MODULES and job.offload_layers is None
+    if not goes_by_parts or not layouts.activation_offload.any():
         return np.zeros(1)
     copied = _host_bytes_per_second(hardware, efficiency) * forward / layouts.micro_batches(job.global_batch_size)
     behind = np.maximum(micro_batch_offload_bytes(layouts, job) - copied, 0.0)

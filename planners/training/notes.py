@@ -121,6 +121,8 @@ def _choices(layout: Layout) -> Iterator[str]:
         yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
     if layout.activation_offload:
         of = f" of {listed(layout.offload_modules)}" if layout.offload_modules else ""
+        if layout.offload_layers is not None:
+            of = f" of {counted(layout.offload_layers, 'layer')}"
         yield f"activations{of} offloaded to host memory"
     if layout.fused_cross_entropy:
         yield "fused loss"

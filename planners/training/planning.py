@@ -16,7 +16,7 @@ from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop, never, until_stopped
 from plimsoll.planners.ground.terms import ATTENTION_KINDS, KERNEL_KINDS, METHODS, TRAINING_OBJECTIVES
 from plimsoll.planners.jobs.adapters import check_targets
-from plimsoll.planners.jobs.offload_modules import check_offload_modules
+from plimsoll.planners.jobs.offload_modules import check_offload_layers, check_offload_modules
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.jobs.recompute_modules import check_modules
 from plimsoll.planners.layouts.candidates import layout_of
@@ -210,6 +210,7 @@ def check_question(question: TrainingQuestion) -> None:
     if question.recompute is not None:
         check_modules(question.recompute.modules, question.model)
     check_offload_modules(question.offload_modules, question.model)
+    check_offload_layers(question.offload_layers, question.model)
     for model in (question.model, *(companion.model for companion in question.companions if companion.model)):
         _check_model(model)
     _check_gpu(question)

@@ -139,16 +139,27 @@ class OffloadedModules(Wire):
     modules: Annotated[tuple[OffloadModule, ...], Field(min_length=1, max_length=len(OFFLOAD_MODULES), strict=False)]
 
 
+class OffloadedLayers(Wire):
+    """How many of the first layers send all they keep to the host (Megatron-LM's --cpu-offloading-num-layers)."""
+
+    layers: Annotated[int, *whole(least=1, most=MOST_LAYERS)]
+
+
 def _offload_form(value: Any) -> str:
+    if isinstance(value, OffloadedLayers) or (isinstance(value, dict) and "layers" in value):
+        return "(layers)"
     return "(modules)" if isinstance(value, dict | list | OffloadedModules) else "(all)"
 
 
 ActivationOffloadRef: TypeAlias = Annotated[
-    Annotated[bool, Tag("(all)")] | Annotated[OffloadedModules, Tag("(modules)")],
+    Annotated[bool, Tag("(all)")]
+    | Annotated[OffloadedLayers, Tag("(layers)")]
+    | Annotated[OffloadedModules, Tag("(modules)")],
     Discriminator(_offload_form),
     Field(
-        description="Whether what layers keep waits on the host for its backward pass, or which parts of them do; true "
-        "on a stack that sends parts means those that free at least half of what they send."
+        description="Whether what layers keep waits on the host for its backward pass, which parts of them do, or how "
+        "many of the first layers send all of it; true on a stack that sends parts means those that free at least half "
+        "of what they send."
     ),
 ]
 
@@ -479,7 +490,9 @@ def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModule
     return Recompute(mode="full", **asked.model_dump())
 
 
-def _offload(asked: bool | OffloadedModules | None) -> dict[str, Any]:
+def _offload(asked: bool | OffloadedLayers | OffloadedModules | None) -> dict[str, Any]:
+    if isinstance(asked, OffloadedLayers):
+        return {"activation_offload": True, "offload_layers": asked.layers}
     if isinstance(asked, OffloadedModules):
         return {"activation_offload": True, "offload_modules": tuple(dict.fromkeys(asked.modules))}
     return {"activation_offload": asked}

@@ -207,8 +207,8 @@ def _overlapped(hidden: Mapping[str, bool] | None) -> str | None:
 
 def _offloaded_activations(layout: Mapping[str, Any]) -> str | None:
     """Return that activations wait on the host, and of which parts of layers; earlier versions did not say those."""
-    modules = layout.get("offload_modules")
-    of = f"of {', '.join(modules)} " if modules else ""
+    modules, layers = layout.get("offload_modules"), layout.get("offload_layers")
+    of = f"of {', '.join(modules)} " if modules else f"of {layers} layers " if layers is not None else ""
     return f"{of}offloaded to the host" if layout.get("activation_offload") else None
 
 

@@ -31,6 +31,7 @@ _FURTHER_OF_TRAINING: Mapping[str, Callable[[Any], str]] = {
     "sequence_parallel": _word("sequence parallel"),
     "overlap": lambda value: _word("experts overlapped")(bool(value and value["expert_parallel"])),
     "offload_modules": lambda modules: f"act of {', '.join(modules)}" if modules else "act whole",
+    "offload_layers": lambda layers: "act of no number" if layers is None else f"act of {layers} layers",
     "offload_target": _number("to "),
     "pipeline_schedule": str,
     "pipeline_layout": lambda way: "one stage" if way is None else f"stages {way}",

@@ -31,6 +31,8 @@ def sent_back(request: Mapping[str, Any], layout: Mapping[str, Any]) -> dict[str
 
 def activation_offload(layout: Mapping[str, Any]) -> bool | dict[str, Any]:
     """Return what of activations is offloaded, as a request says it."""
+    if layout["offload_layers"] is not None:
+        return {"layers": layout["offload_layers"]}
     return {"modules": layout["offload_modules"]} if layout["offload_modules"] else layout["activation_offload"]
 
 

@@ -32,7 +32,8 @@ export function layoutText(layout) {
   const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}${name === "pipeline" ? chunks : ""}`);
   const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
   const overlapped = layout.overlap?.expert_parallel ? ["exchange with experts overlapped"] : [];
-  const parts = layout.offload_modules?.length ? ` of ${layout.offload_modules.join(", ")}` : "";
+  const whole = layout.offload_layers ? ` of ${layout.offload_layers} layers` : "";
+  const parts = layout.offload_modules?.length ? ` of ${layout.offload_modules.join(", ")}` : whole;
   const activations = layout.activation_offload ? [`activations${parts} offloaded`] : [];
   const modules = layout.recompute_modules?.length ? ` of ${layout.recompute_modules.join(", ")}` : "";
   const covered = layout.recompute_every ? ` of one layer in ${layout.recompute_every}` : modules;

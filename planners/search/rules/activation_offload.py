@@ -1,4 +1,4 @@
-"""What activations on the host need where a stack sends them part by part, beside a stack that can."""
+"""What activations on the host need where a stack sends them part by part, or layer by layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.offload_modules import OF_EXPERTS
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, BoolArray, Candidates, of_module_set
+from plimsoll.planners.layouts.candidates import FULL, NONE, SELECTIVE, BoolArray, Candidates, of_module_set
 from plimsoll.planners.memory.eager_attention import EAGER
 from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule
 from plimsoll.planners.stacks.records import BY_MODULES
@@ -22,7 +22,11 @@ def _by_parts(broken: Callable[[Candidates, Job], BoolArray], words: Callable[[C
     """Return a breach of layouts whose activations go to the host part by part."""
 
     def where(layouts: Candidates, job: Job) -> BoolArray:
-        if job.profile.can.activation_offload != BY_MODULES or not layouts.activation_offload.any():
+        if (
+            job.offload_layers is not None
+            or job.profile.can.activation_offload != BY_MODULES
+            or not layouts.activation_offload.any()
+        ):
             return NOWHERE
         found = broken(layouts, job)
         return NOWHERE if found is NOWHERE else layouts.activation_offload & found
@@ -112,5 +116,69 @@ ACTIVATIONS_GO_BY_PARTS = Rule(
         _by_parts(_recomputes_mixtures, _of_mixtures),
         _by_parts(_multiplies_in_fp8, _in_fp8),
         _by_parts(_has_scores, _with_scores),
+    ),
+)
+
+
+def _by_layers(broken: Callable[[Candidates, Job], BoolArray], words: Callable[[Case, Job], str]) -> Breach:
+    """Return a breach of layouts whose first layers send all they keep to the host.
+
+    Source: Megatron-Core 0.16.1, transformer/transformer_config.py, __post_init__ ("CPU offloading").
+    """
+
+    def where(layouts: Candidates, job: Job) -> BoolArray:
+        if job.offload_layers is None or not layouts.activation_offload.any():
+            return NOWHERE
+        found = broken(layouts, job)
+        return NOWHERE if found is NOWHERE else layouts.activation_offload & found
+
+    return Breach(where=where, words=words)
+
+
+def _are_staged(layouts: Candidates, _job: Job) -> BoolArray:
+    staged: BoolArray = layouts.pipeline_parallel > 1
+    return staged
+
+
+def _staged(case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name} offloads activations of whole layers without a pipeline alone, and pipeline_parallel is "
+        f"{case.layout.pipeline_parallel}. Name modules in place of layers."
+    )
+
+
+def _recompute_any(layouts: Candidates, _job: Job) -> BoolArray:
+    again: BoolArray = layouts.recompute != NONE
+    return again
+
+
+def _any_again(_case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name} offloads activations of whole layers without recomputation alone: recompute must be none."
+    )
+
+
+def _predicts_or_pairs(layouts: Candidates, job: Job) -> BoolArray:
+    return EVERYWHERE if job.model.multi_token_layers else layouts.expert_overlap
+
+
+def _beside_others(_case: Case, job: Job) -> str:
+    return (
+        f"{job.profile.name}'s offload of whole layers is not planned with multi-token prediction or "
+        "overlap.expert_parallel."
+    )
+
+
+LAYERS_GO_WHOLE = Rule(
+    name="layers_go_whole",
+    field="activation_offload",
+    reads=("pipeline_parallel", "recompute", "activation_offload"),
+    reason="activations that go to the host layer by layer need flash, 16 or 32 bits, no pipeline and no recompute",
+    breaches=(
+        _by_layers(_are_staged, _staged),
+        _by_layers(_recompute_any, _any_again),
+        _by_layers(_predicts_or_pairs, _beside_others),
+        _by_layers(_multiplies_in_fp8, _in_fp8),
+        _by_layers(_has_scores, _with_scores),
     ),
 )

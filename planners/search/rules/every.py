@@ -10,7 +10,7 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.layouts.grid import counted
-from plimsoll.planners.search.rules.activation_offload import ACTIVATIONS_GO_BY_PARTS
+from plimsoll.planners.search.rules.activation_offload import ACTIVATIONS_GO_BY_PARTS, LAYERS_GO_WHOLE
 from plimsoll.planners.search.rules.divisibility import (
     BATCH_DIVIDES,
     CONTEXT_NEEDS_ATTENTION,
@@ -79,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     PARAMETERS_HIDE_WITH_GRADIENTS,
     OFFLOAD_NEEDS_SHARDING,
     ACTIVATIONS_GO_BY_PARTS,
+    LAYERS_GO_WHOLE,
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     STAGE_DIVIDES_OPTIMIZER,
     STATE_DTYPES_NEED_SHARDING,

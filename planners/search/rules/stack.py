@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plimsoll.planners.formats.precision import DTYPE_BYTES
-from plimsoll.planners.ground.figures import listed
+from plimsoll.planners.ground.figures import counted, listed
 from plimsoll.planners.ground.terms import OFFLOADS, ONE_FORWARD_ONE_BACKWARD, RECOMPUTE_MODES, ZERO_STAGES
 from plimsoll.planners.jobs.abilities import Ability, must_be, one_of
 from plimsoll.planners.jobs.job import Job
@@ -86,26 +86,33 @@ def _offloads_activations() -> LayoutAbility:
     plain = switch.ability
 
     def words(question: TrainingQuestion, profile: Profile) -> str:
-        if not question.offload_modules or profile.can.activation_offload == "none":
+        if not _offloads_in_parts(question) or profile.can.activation_offload == "none":
             return plain.words(question, profile)
-        return f"{profile.name} offloads no parts of layers by name; activation_offload must be true or false."
+        parts = "parts of layers by name" if question.offload_modules else "number of whole layers"
+        return f"{profile.name} offloads no {parts}; activation_offload must be true or false."
 
     ability = replace(
         plain,
         asked=lambda question: None if question.activation_offload is None else question,
         can=lambda profile, asked: (
             profile.can.activation_offload == BY_MODULES
-            if asked.offload_modules
+            if _offloads_in_parts(asked)
             else plain.can(profile, asked.activation_offload)
         ),
         words=words,
         told=lambda question, profiles: (
             f"activation_offload of {listed(question.offload_modules)}"
             if question.offload_modules
+            else f"activation_offload of {counted(question.offload_layers, 'layer')}"
+            if question.offload_layers is not None
             else plain.told(question, profiles)
         ),
     )
     return replace(switch, ability=ability)
+
+
+def _offloads_in_parts(question: TrainingQuestion) -> bool:
+    return bool(question.offload_modules) or question.offload_layers is not None
 
 
 _OFFLOADS_ACTIVATIONS = _offloads_activations()

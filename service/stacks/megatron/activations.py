@@ -22,6 +22,8 @@ Values = Mapping[str, Any]
 
 def told_activations(values: Values) -> dict[str, Any]:
     """Return what a command sends to the host, as a job's field says it."""
+    if int(values.get("offloaded_layers") or 0) > 0:
+        return {"activation_offload": {"layers": int(values["offloaded_layers"])}}
     modules = _modules(values)
     return {"activation_offload": {"modules": modules}} if values.get("activation_offload") and modules else {}
 
@@ -39,6 +41,8 @@ def why_activations_are_not_planned(values: Values, others: Collection[str]) -> 
 
 def broken_rules_of_activations(values: Values) -> Iterator[str]:
     """Yield what its options on activations break, as Megatron-LM asserts it."""
+    if int(values.get("offloaded_layers") or 0) > 0:
+        yield from _of_whole_layers(values)
     if not values.get("activation_offload"):
         return
     flag, modules = option(FLAGS, "offloaded_modules"), _modules(values)
@@ -51,6 +55,18 @@ def broken_rules_of_activations(values: Values) -> Iterator[str]:
         yield f"{flag} {' '.join(of_experts)} goes without {option(FLAGS, 'recomputed_modules')} {MIXTURE}"
     if values.get("implementation", "transformer_engine") != "transformer_engine":
         yield f"{option(FLAGS, 'activation_offload')} needs {option(FLAGS, 'implementation')} transformer_engine"
+
+
+def _of_whole_layers(values: Values) -> Iterator[str]:
+    flag, layers = option(FLAGS, "offloaded_layers"), int(values["layers"])
+    if int(values["offloaded_layers"]) >= layers:
+        yield f"{flag} {values['offloaded_layers']} must be below the {layers} of --num-layers"
+    if int(values.get("pipeline_parallel", 1)) > 1:
+        yield f"{flag} goes without a pipeline"
+    if values.get("recompute") or values.get("recompute_selective"):
+        yield f"{flag} goes without recomputation"
+    if values.get("activation_offload"):
+        yield f"{flag} goes without {option(FLAGS, 'activation_offload')}"
 
 
 def _modules(values: Values) -> list[str]:

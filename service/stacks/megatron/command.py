@@ -43,7 +43,7 @@ DECISIVE = frozenset({
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
     "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16",
-    "--cpu-offloading-num-layers", "--fp8-param-gather", "--distribute-saved-activations",
+    "--fp8-param-gather", "--distribute-saved-activations",
     "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.

@@ -75,6 +75,7 @@ FLAGS = (
     Flag(names=("optimizer-offload-fraction",), field="offloaded", form="number"),
     Flag(names=("fine-grained-activation-offloading",), field="activation_offload", form="switch"),
     Flag(names=("offload-modules",), field="offloaded_modules", form="texts"),
+    Flag(names=("cpu-offloading-num-layers",), field="offloaded_layers", form="whole"),
     Flag(names=("muon-tp-mode",), field="muon_blocks", form="text"),
     Flag(names=("use-flash-attn",), field="flash", form="switch"),
     Flag(names=("transformer-impl",), field="implementation", form="text"),

@@ -96,9 +96,11 @@ def recompute_options(layout: Layout) -> dict[str, Value]:
 
 
 def _offload_options(layout: Layout) -> dict[str, Value]:
-    """Return which parts of layers send to the host what they keep."""
+    """Return which parts of layers send to the host what they keep, or how many layers do."""
     if not layout.activation_offload:
         return {}
+    if layout.offload_layers is not None:
+        return named(FLAGS, offloaded_layers=layout.offload_layers)
     return {**named(FLAGS, activation_offload=True), "offload-modules": layout.offload_modules}
 
 
@@ -233,7 +235,7 @@ def _environment(launch: TrainingLaunch) -> Sequence[str]:
     Kernels and messages are to keep their order, and Transformer Engine from 2.10 on is to send no weights to the host.
     """
     layout = launch.layout
-    offload = (KEEPS_WEIGHTS,) if layout.activation_offload else ()
+    offload = (KEEPS_WEIGHTS,) if layout.offload_modules else ()
     if layout.overlap is not None and layout.overlap.expert_parallel:
         # Docs, user-guide/features/moe_a2a_overlap.md: more than one, so that both streams go on; recipes have 32.
         return ("CUDA_DEVICE_MAX_CONNECTIONS=32", *offload)

@@ -99,6 +99,7 @@ class TraceJob:
     expert_parallel: int = 1
     activation_offload: bool = False
     offload_modules: tuple[str, ...] = ()
+    offload_layers: int | None = None
     secondary_shard_group: int = 1
     offload: str = "none"
     offload_target: str = "cpu"

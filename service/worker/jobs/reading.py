@@ -53,6 +53,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             pipeline_layout=layout.get("pipeline_layout"),
             activation_offload=bool(layout.get("activation_offload", False)),
             offload_modules=tuple(layout.get("offload_modules") or ()),
+            offload_layers=layout.get("offload_layers"),
             recompute_every=_recomputed_every(training.get("recompute")),
             recompute_modules=tuple(layout.get("recompute_modules") or _asked_modules(training.get("recompute"))),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),

@@ -8,7 +8,9 @@ import pytest
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import deciding_stages
 from plimsoll.planners.memory.activation_offload import micro_batch_offload_bytes
+from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.peak import memory_of, peak_bytes
 from plimsoll.planners.search.axes import offload_choices
 from plimsoll.planners.stacks.profile import load_profile
@@ -74,6 +76,43 @@ def test_an_overlapped_copy_shows_only_what_the_pass_does_not_hide(pass_seconds,
         rows, _job(), hardware(1), load_efficiency("accelerate", "test-80gb"), forward=busy, backward=busy
     )
     assert seconds[0] == pytest.approx(exposed, abs=1e-12)
+
+
+def test_first_layers_that_send_all_they_keep_leave_what_the_others_keep():
+    # Llama 3 8B, 8,192 tokens: a layer of 32 keeps so much, and 20 of them send it; at the loss 12 layers' are there.
+    whole = {"framework": "megatron", "gpus": 8, "global_batch_size": 16}
+    asked = question(**whole, activation_offload=True, offload_layers=20)
+    plain, own = (training_job(each, load_profile("megatron")) for each in (question(**whole), asked))
+    rows = candidates_from_rows(
+        [{"data_parallel": 8, "zero_stage": 1, "activation_offload": moved} for moved in (0, 1)]
+    )
+    kept = activity(rows, deciding_stages(rows, plain), plain).stage.max()
+    there, left = (memory_of(rows, index, own, hardware(8)) for index in (0, 1))
+    # The layer at work is there whole, so that no more than one layer's is counted twice.
+    freed = there.items.activations - left.items.activations
+    assert kept * 19 / 32 <= freed <= kept * 20 / 32
+    assert left.host_bytes == pytest.approx(kept * 20 / 32, rel=1e-6)
+    assert micro_batch_offload_bytes(rows, own).tolist() == pytest.approx([0, kept * 20 / 32])
+    efficiency = load_efficiency("megatron", "test-80gb")
+    assert waiting_bytes(rows, own, hardware(8), efficiency, forward=np.array([0.0])).max() == 0
+
+
+@pytest.mark.parametrize("layers", [0, 32])
+def test_layers_that_are_sent_leave_one_and_are_some(layers):
+    with pytest.raises(InvalidQuestion, match="at least 1 and at most 31") as refusal:
+        plan_without_advice(question(framework="megatron", activation_offload=True, offload_layers=layers))
+    assert refusal.value.pointer == "/training/activation_offload/layers"
+
+
+def test_a_plan_of_whole_layers_on_the_host_has_no_pipeline_and_recomputes_nothing():
+    layout = plan_without_advice(question(framework="megatron", activation_offload=True, offload_layers=20)).plan.layout
+    assert (layout.pipeline_parallel, layout.recompute, layout.offload_modules) == (1, "none", ())
+    assert layout.activation_offload_asked == {"layers": 20}
+
+
+def test_a_stack_that_sends_no_whole_layers_says_so():
+    with pytest.raises(InvalidQuestion, match="offloads no number of whole layers"):
+        plan_without_advice(question(framework="accelerate", activation_offload=True, offload_layers=2))
 
 
 @pytest.mark.parametrize(("forward_seconds", "waiting"), [(1.0, 0), (40.96e-6, 8_388_608), (0.0, 16_777_216)])

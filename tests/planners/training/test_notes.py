@@ -178,6 +178,9 @@ NAMED = {
     "offload_modules": lambda layout: (
         f"activations of {listed(layout.offload_modules)} offloaded" if layout.offload_modules else None
     ),
+    "offload_layers": lambda layout: (
+        f"activations of {layout.offload_layers} layers offloaded" if layout.offload_layers is not None else None
+    ),
     "fused_cross_entropy": lambda layout: "fused loss" if layout.fused_cross_entropy else None,
     "pipeline_schedule": lambda layout: layout.pipeline_schedule if layout.pipeline_schedule != "1f1b" else None,
     "pipeline_layout": lambda layout: (
@@ -234,6 +237,7 @@ def test_every_field_of_a_layout_has_a_word():
         {"recompute": "selective"},
         {"activation_offload": True},
         {"activation_offload": True, "offload_modules": ("core_attn", "moe_act")},
+        {"activation_offload": True, "offload_layers": 3},
         {"fused_cross_entropy": True},
         {"gradient_accumulation_steps": 7},
         {"overlap": HIDDEN_EXCHANGE},

@@ -229,6 +229,7 @@ def test_parts_whose_activations_are_offloaded_count_once():
             ),
         ),
         ({"modules": []}, "modules must have at least 1 item, not 0."),
+        ({"layers": 0}, "layers must be at least 1."),
         ({"module": ["core_attn"]}, "module is not a field here; did you mean modules?"),
         ("core_attn", "activation_offload must be true or false."),
         (["core_attn"], "activation_offload must be an object."),

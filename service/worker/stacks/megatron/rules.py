@@ -198,6 +198,14 @@ EXCHANGED_HEADS_ARE_TRANSFORMER_ENGINE_S = Rule(
         "which needs a GPU. Plan with context_all_to_all 1, or send a measured peak."
     ),
 )
+OFFLOADED_LAYERS_ARE_TRANSFORMER_ENGINE_S = Rule(
+    broken=lambda asked: asked.job.offload_layers is not None,
+    pointer="/layout/activation_offload",
+    words=(
+        "Layers that send all they keep to the host (--cpu-offloading-num-layers) do it by Transformer Engine's code, "
+        "which skips fake tensors and needs a GPU. Name modules in place of layers, or send a measured peak."
+    ),
+)
 RULES_OF_EXPERTS = (
     EXPERTS_KEEP_MASTER_WEIGHTS,
     EXPERTS_NEED_A_SPLIT_SEQUENCE,

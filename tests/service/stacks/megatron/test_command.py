@@ -125,6 +125,8 @@ OFFLOAD = "--fine-grained-activation-offloading --offload-modules"
     [
         (f"{OFFLOAD} core_attn attn_proj core_attn", {"modules": ["core_attn", "attn_proj"]}),
         ("--offload-modules core_attn", None),
+        ("--cpu-offloading-num-layers 20", {"layers": 20}),
+        ("--cpu-offloading-num-layers 0", None),
     ],
 )
 def test_parts_of_layers_that_wait_on_the_host_are_read(options, asked):
@@ -143,6 +145,12 @@ def test_parts_of_layers_that_wait_on_the_host_are_read(options, asked):
             f"{OFFLOAD} moe_act --recompute-granularity selective --recompute-modules moe",
             "--offload-modules moe_act goes without --recompute-modules moe",
         ),
+        ("--cpu-offloading-num-layers 47", "--cpu-offloading-num-layers 47 must be below the 47 of --num-layers"),
+        (
+            "--cpu-offloading-num-layers 4 --pipeline-model-parallel-size 1 --recompute-activations",
+            "--cpu-offloading-num-layers goes without recomputation",
+        ),
+        (f"{OFFLOAD} core_attn --cpu-offloading-num-layers 4", "goes without --fine-grained-activation-offloading"),
         (f"{OFFLOAD} core_attn --transformer-impl local", "needs --transformer-impl transformer_engine"),
     ],
 )

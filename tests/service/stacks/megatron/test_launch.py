@@ -299,6 +299,14 @@ def test_ranks_that_exchange_heads_are_told(exchanging, kind, sizes):
     assert read_back(given).request["layout"]["context_all_to_all"] == exchanging
 
 
+def test_whole_layers_on_the_host_are_told_without_what_keeps_weights_of_parts():
+    given = launch("megatron", data_parallel=8, zero_stage=1, activation_offload=True, offload_layers=20)
+    found = config(given)
+    assert (found.cpu_offloading_num_layers, found.fine_grained_activation_offloading) == (20, False)
+    assert read_back(given).request["training"]["activation_offload"] == {"layers": 20}
+    assert "NVTE_CPU_OFFLOAD_V1" not in str(training_artifacts(given).files["torchrun"])
+
+
 PARTS = ("qkv_linear", "core_attn", "attn_proj")
 
 

@@ -373,6 +373,12 @@ OF_STACKS_THEMSELVES = (
         obeyed={**MEGATRON, **PARTS_ON_HOST},
     ),
     Example(
+        rule=of_megatron.OFFLOADED_LAYERS_ARE_TRANSFORMER_ENGINE_S,
+        pointer="/layout/activation_offload",
+        broken={**MEGATRON, "activation_offload": True, "offload_layers": 2},
+        obeyed={**MEGATRON, **PARTS_ON_HOST},
+    ),
+    Example(
         rule=of_megatron.PAIRED_EXPERTS_ARE_SEVERAL,
         pointer="/layout/overlap/expert_parallel",
         broken={**MEGATRON, "overlap": PAIRED, "config": MIXTRAL, "expert_parallel": 4},
