@@ -279,8 +279,8 @@ class LayoutPart(Wire):
         Degree | None,
         Field(
             description="How many of the ranks that divide a sequence exchange heads for tokens before attention, "
-            "passing keys and values round a ring of the others: 1 for a ring alone (Megatron-LM's `--cp-comm-type "
-            "p2p`), context_parallel for no ring (`a2a`), else both (`a2a+p2p`). Absent: searched."
+            "passing keys and values round a ring of the others: 1 for a ring alone (`--cp-comm-type p2p`), "
+            "context_parallel for no ring (`a2a`), else both (`a2a+p2p`). Absent: searched.",
         ),
     ] = None
     expert_parallel: Degree | None = None
