@@ -37,24 +37,30 @@ PART_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A layout with what it needs and takes; `moving_parts` counts what the search prefers fewer of."""
+    """A layout with what it needs and takes; `moving_parts` counts what the search prefers fewer of.
+
+    `waiting_bytes` wait on a GPU for their copies to the host, beside the account.
+    """
 
     layout: Layout
     memory: Memory
     step: Step
     verdict: str
     moving_parts: float
+    waiting_bytes: float
 
 
 def planned_of(question: TrainingQuestion, pool: Pool, index: int) -> Planned:
     """Return layout `index` of a pool with its memory and step."""
     job, hardware = pool.job, question.hardware
+    step = pool.step(index, hardware)
     return Planned(
         layout=layout_of(pool.layouts, index, job),
         memory=memory_of(pool.layouts, index, job, hardware),
-        step=pool.step(index, hardware),
+        step=step,
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
         moving_parts=float(complexity(pool.layouts.take([index]))[0]),
+        waiting_bytes=pool.waiting_bytes(index, step, hardware),
     )
 
 
@@ -148,9 +154,12 @@ def _tight_cause(other: Planned, hardware: Hardware) -> Cause:
     memory = other.memory
     if not is_host_sure(memory):
         return ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
+    more = f"perhaps up to {memory.peak_high_bytes / GIB:.1f}"
+    if other.waiting_bytes and memory.peak_high_bytes <= memory.limit_bytes:
+        more = f"and up to {other.waiting_bytes / GIB:.1f} more that wait for their copies to the host"
     detail = (
-        f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, perhaps up to {memory.peak_high_bytes / GIB:.1f}, of "
-        f"{memory.limit_bytes / GIB:.1f} GiB; the plan fits with room."
+        f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, {more}, of {memory.limit_bytes / GIB:.1f} GiB; the "
+        "plan fits with room."
     )
     return ("margin", "", detail)
 

@@ -67,6 +67,12 @@ class Pool:
             return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
         return told(self.steps, self.layouts, index, job, hardware, efficiency)
 
+    def waiting_bytes(self, index: int, step: Step, hardware: Hardware) -> float:
+        """Return what of one of the layouts, with its step, waits on a device for its copy to the host at most."""
+        one, forward = self.layouts.take([index]), np.array([step.parts.forward])
+        efficiency = efficiency_on(self.job.profile.name, hardware)
+        return float(waiting_bytes(one, self.job, hardware, efficiency, forward=forward)[0])
+
 
 @functools.cache
 def keep_freed_memory() -> None:

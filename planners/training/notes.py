@@ -272,6 +272,12 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
             else " The search chose this; set activation_offload to false to rule it out."
         )
         yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
+    if layout.offload_layers is not None:
+        yield (
+            f"The first {counted(layout.offload_layers, 'layer')} send every tensor they keep, as Transformer Engine "
+            "does from 2.10 on without NVTE_CPU_OFFLOAD_V1; before, it sends the inputs of its own modules alone, and "
+            "more stays."
+        )
     if told.waiting_bytes:
         yield (
             "Their copies take longer than the forward pass that hides them, and no pass waits for them: up to "

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import numpy as np
-
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.formats.precision import PRECISIONS, training_precision
@@ -31,7 +29,6 @@ from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_n
 from plimsoll.planners.search.violations import check_fixed, every_broken_rule, impossible
 from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
-from plimsoll.planners.timing.activation_traffic import waiting_bytes
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
 from plimsoll.planners.training.advice import advice_for, leaves_to_be_desired
@@ -96,7 +93,7 @@ def plan_without_advice(
         plan=plan,
         efficiency=efficiency,
         waiting_bytes=derived.part(
-            "assumptions", lambda: _waiting_bytes(pool, index, plan, question.hardware, efficiency), otherwise=0.0
+            "assumptions", lambda: pool.waiting_bytes(index, plan.step, question.hardware), otherwise=0.0
         ),
     )
     return TrainingAnswer(
@@ -290,13 +287,6 @@ def _full_plan(
         ),
         sharding=sharding_of(pool.layouts, index, job, derived),
     )
-
-
-def _waiting_bytes(pool: Pool, index: int, plan: TrainingPlan, hardware: Hardware, efficiency: Efficiency) -> float:
-    """Return what of the plan's activations waits on a GPU for its copy to the host."""
-    forward = np.array([plan.step.parts.forward])
-    one = pool.layouts.take([index])
-    return float(waiting_bytes(one, pool.job, hardware, efficiency, forward=forward)[0])
 
 
 def _memory_and_elastic_gpus(

@@ -222,6 +222,7 @@ def test_layouts_that_differ_read_differently_and_are_told_no_more_than_that():
         "recompute_layers": None, "activation_offload": False, "fused_cross_entropy": False,
         "pipeline_schedule": "1f1b",
     }  # fmt: skip
+    exchanging = [{**layout, "context_parallel": 4, "context_all_to_all": ranks} for ranks in (1, 2)]
     layouts = [layout, {**layout, "fused_cross_entropy": True}, {**layout, "shard_group": 4}, {**layout, "gpus": 16}]
     plain = "fsdp2, 8 GPUs, data 8, ZeRO 3, micro-batch 1, recompute full"
     assert worth("alternatives.js", f"m.layoutTexts({json.dumps(layouts)})") == [
@@ -229,6 +230,10 @@ def test_layouts_that_differ_read_differently_and_are_told_no_more_than_that():
         f"{plain}, fused loss",
         f"{plain}, no fused loss, shard group 4",
         plain.replace("8 GPUs", "16 GPUs"),
+    ]
+    in_context = plain.replace("data 8", "data 8, context 4")
+    assert worth("alternatives.js", f"m.layoutTexts({json.dumps(exchanging)})") == [
+        f"{in_context}, heads over {ranks}" for ranks in (1, 2)
     ]
 
 

@@ -18,12 +18,12 @@ const FIELDS = {
 const VERDICT_COLOURS = [["fits", 0, "fits"], ["tight", 1, "tight: only the estimate fits, not its high end"], ["no", 4, "does not fit"]];
 // The degrees that are told of every layout; the rest only where they differ from doing nothing.
 const TOLD = [["data_parallel", "data"], ["tensor_parallel", "tensor"], ["pipeline_parallel", "pipeline"], ["context_parallel", "context"], ["expert_parallel", "expert"]];
-const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "pipeline_layout", "context_parallel", "expert_parallel",
-  "sequence_parallel", "zero_stage", "shard_group", "offload", "micro_batch_size", "fused_cross_entropy", "framework"];
+const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "pipeline_layout", "context_parallel", "context_all_to_all",
+  "expert_parallel", "sequence_parallel", "zero_stage", "shard_group", "offload", "micro_batch_size", "fused_cross_entropy", "framework"];
 
 // What tells layouts apart that would else read alike, in this order.
 const FURTHER = [["fused_cross_entropy", (fused) => `${fused ? "" : "no "}fused loss`], ["shard_group", (ranks) => `shard group ${ranks}`],
-  ["sequence_parallel", (split) => `${split ? "" : "no "}sequence parallel`], ["offload_target", (target) => `to ${target}`], ["pipeline_schedule", (name) => name],
+  ["context_all_to_all", (ranks) => `heads over ${ranks}`], ["sequence_parallel", (split) => `${split ? "" : "no "}sequence parallel`], ["offload_target", (target) => `to ${target}`], ["pipeline_schedule", (name) => name],
   ["pipeline_layout", (way) => (way === null ? "one stage" : `stages ${way}`)]];
 
 /** Return a layout in a line. */
@@ -114,6 +114,12 @@ function recomputed(layout) {
   return layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
 }
 
+/** Return what of activations is offloaded as a request says it: layers, modules, all or nothing. */
+function offloaded(layout) {
+  if (layout.offload_layers) return { layers: layout.offload_layers };
+  return layout.offload_modules?.length ? { modules: layout.offload_modules } : layout.activation_offload;
+}
+
 function select(layout, context) {
   for (const [field, name] of Object.entries(FIELDS)) {
     // Some layers or parts of them that are recomputed have no field of their own: the search finds them again.
@@ -129,6 +135,7 @@ async function tellWhyNot(layout, context, told) {
   const named = Object.fromEntries(COMPARED.map((field) => [field, layout[field]]));
   if (exchangeHidden(layout) !== null) named.overlap = { expert_parallel: exchangeHidden(layout) };
   named.recompute = recomputed(layout);
+  named.activation_offload = offloaded(layout);
   told.textContent = "…";
   told.replaceChildren(...reasonsOf(await whyNot(context.request, named)));
 }

@@ -1,10 +1,12 @@
 import pytest
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.plans import Comparison
-from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
-from plimsoll.planners.training.planning import plan_training
+from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute, TrainingQuestion
+from plimsoll.planners.training.planning import plan_training, plan_without_advice
 from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question, small_mixtral
+from tests.properties.trainings import described
 
 
 def compared(*, degrees=None, named=None, **asked) -> Comparison:
@@ -30,6 +32,29 @@ def test_heads_that_do_not_divide_are_told_with_all_other_broken_rules():
     assert rules(comparison) == ["degrees_multiply_to_gpus", "heads_divide", "matrices_divide"]
     assert "32 attention heads nor the 8 key-value heads" in detail(comparison, "heads_divide")
     assert {reason.pointer for reason in comparison.reasons} == {"/compare/0/tensor_parallel"}
+
+
+def test_a_layout_without_room_for_what_waits_for_its_copies_is_told_so():
+    asked = TrainingQuestion(
+        model=described("Qwen/Qwen3-235B-A22B"),
+        hardware=hardware(1000, gpu=catalogue().gpu("h100-sxm-80gb")),
+        framework="megatron",
+        sequence_length=4096,
+        global_batch_size=4000,
+        compare=(
+            NamedLayout(
+                layout=LayoutRequest(
+                    data_parallel=200, pipeline_parallel=5, virtual_pipeline=10, expert_parallel=8, offload="none"
+                ),
+                micro_batch_size=2,
+                recompute=Recompute(mode="selective", modules=("layernorm", "moe")),
+                activation_offload=True,
+            ),
+        ),
+    )
+    (comparison,) = plan_without_advice(asked).comparisons
+    assert comparison.outcome == "tight"
+    assert "more that wait for their copies to the host" in detail(comparison, "margin")
 
 
 def test_what_a_framework_lacks_is_told_field_by_field():

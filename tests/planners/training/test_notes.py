@@ -302,6 +302,13 @@ def test_activation_offload_that_was_asked_for_is_said_and_is_not_the_search_s()
     assert "to rule it out" not in said
 
 
+def test_whole_layers_on_the_host_name_the_release_that_sends_all_of_them():
+    asked = question(framework="fsdp2", model=small_llama(), sequence_length=512)
+    said = chosen_by_search(asked, activation_offload=True, offload_layers=3)
+    assert "The first 3 layers send every tensor they keep, as Transformer Engine does from 2.10 on" in said
+    assert "Transformer Engine does" not in chosen_by_search(asked, activation_offload=True)
+
+
 def test_copies_to_the_host_that_wait_on_a_gpu_are_told():
     asked = question(framework="megatron", model=small_llama(), sequence_length=512, activation_offload=True)
     job = training_job(asked, load_profile("megatron"))
