@@ -244,7 +244,7 @@ def longest_stages(
 
 
 def _pipelines_of(stages: IntArray, chunks: IntArray, way: IntArray, job: Job) -> tuple[tuple[Pipeline, ...], IntArray]:
-    most, ways = int(chunks.max()), len(job.pipeline_layouts)
+    most, ways = int(chunks.max(initial=1)), len(job.pipeline_layouts)
     numbered = stages - 1
     if most > 1:
         numbered = numbered * most + chunks - 1
