@@ -156,8 +156,7 @@ class SimulatedLoad:
     `arrivals` is closed_loop, random or bursts. Of all `requests` of one replica `counted_requests` are told about:
     all of bursts, else without warm-up and drain. Rates are the whole deployment's. `gave_way_fraction` of the requests
     were sent back to the queue, and their tokens computed again are `recomputed_tokens_fraction` of all prompts'. The
-    cache fractions are over the engine's busy time. `burst_clears_seconds` pass from a burst to its last answer; of
-    bursts that come before that the ones counted meet the others.
+    cache fractions are over the engine's busy time. `burst_clears_seconds` pass from a burst to its last answer.
     """
 
     arrivals: str

@@ -41,9 +41,8 @@ SIMULATED_NOTE = (
     "begins with its requests at random places in their answers, and those and the last are not counted."
 )
 BURST_NOTE = (
-    "Bursts: times and throughput are those of performance.simulated, in which three bursts count; a burst is answered "
-    "to the last after {clears}. The curve is of as many clients that each send their next request as the last is "
-    "answered."
+    "Bursts: times and throughput are those of performance.simulated; a burst is answered to the last after {clears}. "
+    "The curve is of as many clients that each send their next request as the last is answered."
 )
 SINGLE_NOTE = (
     "Answers of one token have no time between tokens: tpot_seconds is what a second one would take, and no service "

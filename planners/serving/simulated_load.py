@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
@@ -20,7 +21,7 @@ from plimsoll.planners.serving.times.arrivals import (
     running_lengths,
 )
 from plimsoll.planners.serving.times.batch import Engine, Served
-from plimsoll.planners.serving.times.batching import closed_loop
+from plimsoll.planners.serving.times.batching import Deployment
 from plimsoll.planners.serving.times.pace import Pace
 from plimsoll.planners.serving.times.simulation import Simulation
 from plimsoll.planners.serving.times.step_clock import StepClock
@@ -37,8 +38,10 @@ MOST_BEGUN = 512
 LEAST_SECONDS = 1e-9
 # How many requests of a closed loop count at least: more where they are not all alike.
 FEWEST_COUNTED, FEWEST_UNEVEN = 8, 64
-# Bursts that count, and the most that come before them, which they may still meet.
-COUNTED_BURSTS, MOST_EARLIER_BURSTS = 3, 8
+# Bursts over one another that are followed, of which the later half counts.
+FEWEST_OVERLAPPING, MOST_OVERLAPPING = 6, 256
+# Of longer queues so many requests are followed, or so many times what runs at once, and so many tell of all.
+MOST_WAITING, LONG_QUEUES, TOLD = 256, 4, 512
 # Cache of so many blocks tells how a request's share grows with its tokens.
 PROBED_BLOCKS = 64
 # What arrivals are called in answers.
@@ -56,16 +59,25 @@ class Run:
     simulation: Simulation
 
     def told(
-        self, arrivals: str, counted: list[Served], *, requests_per_second: float, clears_seconds: float | None = None
+        self,
+        arrivals: str,
+        counted: list[Served],
+        *,
+        requests_per_second: float,
+        clears_seconds: float | None = None,
+        all_of: float | None = None,
     ) -> SimulatedLoad:
-        """Return what the counted requests saw, at a rate of answers of the whole deployment."""
+        """Return what the counted requests saw, at a rate of answers of the whole deployment.
+
+        They stand for `all_of` a replica's requests, if not for as many as were simulated.
+        """
         run, units = self.simulation, self.simulation.engine.cache_units
         busy = max(run.busy_seconds, LEAST_SECONDS) * units
         followed_by_others = [each.tpot_seconds for each in counted if each.output_tokens > 1]
         return SimulatedLoad(
             arrivals=arrivals,
-            requests=len(self.served) * self.weight,
-            counted_requests=len(counted) * self.weight,
+            requests=len(self.served) * self.weight if all_of is None else round(all_of),
+            counted_requests=len(counted) * self.weight if all_of is None else round(all_of),
             ttft=_quantiles([each.first_at - each.sent_at for each in counted]),
             tpot=_quantiles(followed_by_others or [0.0]),
             request=_quantiles([each.done_at - each.sent_at for each in counted]),
@@ -91,29 +103,53 @@ class SimulatedReplica:
     pace: Pace
 
     def at_once(self, requests: int) -> SimulatedLoad:
-        """Return what so many requests see that all come at once; all are counted."""
-        run, share = self._bursts(requests, bursts=1, seconds=0.0)
-        seconds = max(each.done_at for each in run.served)
-        rate = len(run.served) * share / max(seconds, LEAST_SECONDS)
-        return run.told(BURSTS, run.served, requests_per_second=rate, clears_seconds=seconds)
+        """Return what so many requests see that all come at once; all are counted.
+
+        Of a queue far longer than what runs the beginning is simulated: it is answered evenly from then on.
+        """
+        each = self._each(requests)
+        weight = self._weight(each / MOST_IN_BURSTS)
+        followed, running = max(1, round(each / weight)), max(1, self._places // weight)
+        most = max(MOST_WAITING, LONG_QUEUES * running)
+        few = followed if followed <= most + running else most + running
+        run = self._run(burst_load(self._lengths(few), requests=few, seconds=0.0), weight)
+        counted = run.served if few == followed else _continued(run.served, most, followed)
+        clears = max(each.done_at for each in counted)
+        rate = requests / max(clears, LEAST_SECONDS)
+        return run.told(BURSTS, counted, requests_per_second=rate, clears_seconds=clears, all_of=each)
 
     def bursts(self, requests: int, *, seconds: float) -> SimulatedLoad:
         """Return what bursts of so many requests see, one every so many seconds.
 
-        Counted are bursts that meet those before them as all later ones do. The rate of answers is that of the
-        requests, or less where they outrun the replicas.
+        Each is alone where it is answered before the next one comes. Where they come faster than full replicas answer,
+        what the first one sees is told, and the rate is that of full replicas; else they lie over one another, and
+        those are told that meet those before them as all later ones do.
         """
-        clears = self.at_once(requests).burst_clears_seconds or 0.0
-        earlier = min(MOST_EARLIER_BURSTS, int(clears / seconds))
-        run, share = self._bursts(requests, bursts=earlier + COUNTED_BURSTS, seconds=seconds)
-        counted = run.served[len(run.served) // (earlier + COUNTED_BURSTS) * earlier :]
-        ended = max(each.done_at for each in counted)
+        alone, asked = self.at_once(requests), requests / seconds
+        clears = alone.burst_clears_seconds or 0.0
+        if clears <= seconds:
+            return _at_pace(alone, asked)
+        state = self._deployment.at_rate(asked)
+        if state is None:
+            full = self._deployment.at(self._deployment.most_running).requests_per_second
+            return _at_pace(alone, min(asked, full))
+        return self._overlapping(requests, seconds, state.running)
+
+    def _overlapping(self, requests: int, seconds: float, running: float) -> SimulatedLoad:
+        """Return what bursts see that lie over one another, while about so many requests run on all replicas."""
+        ranks = min(self.replicas * self.replica.degrees.attention_data_parallel, requests)
+        each = requests / ranks
+        weight = self._weight(max(each / MOST_IN_BURSTS, running / ranks / MOST_BEGUN))
+        followed, begun = max(1, round(each / weight)), max(1, round(running / ranks / weight))
+        bursts = max(FEWEST_OVERLAPPING, min(MOST_OVERLAPPING, COUNTED // followed))
+        lengths = self._lengths(followed * bursts)
+        load = burst_load(
+            lengths, requests=followed, seconds=seconds, begun=self._cut(running_lengths(*self._samples(), begun))
+        )
+        run = self._run(load, weight)
+        counted = run.served[begun + len(lengths) // 2 :]
         clears = max(each.done_at - each.sent_at for each in counted)
-        # Bursts that are not answered as the next one comes lie over one another, or wait ever longer.
-        asked, answered = requests / seconds, len(run.served) * share / ended
-        keeps_up = clears <= seconds or asked < self._most_per_second
-        rate = asked if keeps_up else min(asked, max(answered, self._most_per_second))
-        return run.told(BURSTS, counted, requests_per_second=rate, clears_seconds=clears)
+        return run.told(BURSTS, counted, requests_per_second=requests / seconds, clears_seconds=clears)
 
     def closed_loop(self, clients: int) -> SimulatedLoad:
         """Return what clients see in a closed loop whose requests are at random places in their answers as it begins.
@@ -124,18 +160,24 @@ class SimulatedReplica:
         weight = self._weight(each / MOST_CLIENTS)
         followed = max(1, round(each / weight))
         running = max(1, min(followed, self._places // weight))
-        # Clients without a place wait less in their first round than in all later ones.
-        waiting = followed - running
+        # Clients without a place wait less in their first round than in all later ones. The last of a long queue wait
+        # for those before them as long as the first do for as many.
+        waiting = min(followed - running, max(MOST_WAITING, LONG_QUEUES * running))
+        further = followed - running - waiting
         counted = max(running, FEWEST_COUNTED if self._is_even else FEWEST_UNEVEN)
         load = closed_loop_load(
-            self._lengths(waiting + counted + followed),
-            clients=followed,
+            self._lengths(running + 2 * waiting + counted),
+            clients=running + waiting,
             begun=self._cut(running_lengths(*self._samples(), running)),
             followed=waiting + counted,
         )
         run = self._run(load, weight)
-        told = run.served[followed : followed + counted]
+        told = run.served[running + waiting : running + waiting + counted]
         cycle = sum(each.done_at - each.sent_at for each in told) / len(told)
+        later = further * cycle / (running + waiting)
+        cycle += later
+        for request in told:
+            request.sent_at -= later
         return run.told(CLOSED_LOOP, told, requests_per_second=clients / max(cycle, LEAST_SECONDS))
 
     def at_rate(self, requests_per_second: float, running: float) -> SimulatedLoad:
@@ -153,25 +195,17 @@ class SimulatedReplica:
         counted = run.served[begun + WARMING : begun + WARMING + COUNTED]
         return run.told(RANDOM, counted, requests_per_second=requests_per_second)
 
-    def _bursts(self, requests: int, *, bursts: int, seconds: float) -> tuple[Run, float]:
-        """Return a run of bursts, and how many requests of the deployment each simulated one stands for."""
-        each = self._each(requests)
-        weight = self._weight(each * bursts / MOST_IN_BURSTS)
-        followed = max(1, round(each / weight))
-        load = burst_load(self._lengths(followed * bursts), requests=followed, seconds=seconds)
-        return self._run(load, weight), requests / followed
-
     def _run(self, load: Load, weight: int) -> Run:
         engine, clock = self.engine(weight)
         simulation = Simulation(engine=engine, clock=clock, load=load)
         return Run(served=simulation.run(), weight=weight, simulation=simulation)
 
     @property
-    def _most_per_second(self) -> float:
-        """Return the rate at which full replicas answer."""
-        places = self.replica.places
-        full = closed_loop(self.pace, self.settings.traffic, clients=places, places=places)
-        return self.replicas * full.requests_per_second
+    def _deployment(self) -> Deployment:
+        """Return the deployment's closed forms."""
+        return Deployment(
+            work=self.pace.work, places=self.replica.places, replicas=self.replicas, traffic=self.settings.traffic
+        )
 
     def _each(self, requests: int) -> float:
         """Return the requests of one rank of attention data parallelism."""
@@ -247,6 +281,39 @@ class SimulatedReplica:
         first, last = share(settings.input_tokens), share(settings.input_tokens + more)
         grows = max((last - first) / more, first * LEAST_GROWTH)
         return 1 / grows, first / grows - settings.input_tokens
+
+
+def _at_pace(load: SimulatedLoad, requests_per_second: float) -> SimulatedLoad:
+    """Return the load with another rate of answers."""
+    part = requests_per_second / load.requests_per_second
+    return replace(
+        load, requests_per_second=requests_per_second, output_tokens_per_second=load.output_tokens_per_second * part
+    )
+
+
+def _continued(served: Sequence[Served], most: int, followed: int) -> list[Served]:
+    """Return some of the requests of a queue of which the first `most` were simulated, evenly from it.
+
+    Those behind them begin at the pace of the later half of those, and take as long as these on average.
+    """
+    ordered = sorted(served, key=attrgetter("first_at"))[:most]
+    half = ordered[most // 2 :]
+    each = (half[-1].first_at - half[0].first_at) / (len(half) - 1)
+    first, last = half[0], half[-1]
+    answer = sum(one.done_at - one.first_at for one in half) / len(half)
+    outputs = sum(one.output_tokens for one in half) / len(half)
+
+    def at(index: int) -> Served:
+        if index < most:
+            return ordered[index]
+        began = last.first_at + (index - most + 1) * each
+        tokens = max(1, round(outputs))
+        return Served(
+            input_tokens=first.input_tokens, output_tokens=tokens, sent_at=0.0, first_at=began, done_at=began + answer
+        )
+
+    step = followed / min(TOLD, followed)
+    return [at(min(followed - 1, int((index + 1) * step) - 1)) for index in range(min(TOLD, followed))]
 
 
 def simulated_replica(

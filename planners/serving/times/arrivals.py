@@ -92,11 +92,12 @@ def _under_way(lengths: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield first + done, last - done
 
 
-def burst_load(lengths: Sequence[tuple[int, int]], *, requests: int, seconds: float) -> Load:
-    """Return bursts of so many requests at once, one every so many seconds."""
-    return Load(
-        sent_seconds=tuple(index // requests * seconds for index in range(len(lengths))), lengths=tuple(lengths)
-    )
+def burst_load(
+    lengths: Sequence[tuple[int, int]], *, requests: int, seconds: float, begun: Sequence[tuple[int, int]] = ()
+) -> Load:
+    """Return bursts of so many requests at once, one every so many seconds; the `begun` ones run from the start."""
+    sent = (index // requests * seconds for index in range(len(lengths)))
+    return Load(sent_seconds=(*(0.0 for _ in begun), *sent), lengths=(*_under_way(begun), *lengths), begun=len(begun))
 
 
 def request_lengths(inputs: Sequence[int], outputs: Sequence[int], count: int) -> tuple[tuple[int, int], ...]:

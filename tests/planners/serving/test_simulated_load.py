@@ -6,6 +6,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.questions import Disaggregation, LengthDistribution, ServiceLevel
+from plimsoll.planners.serving import simulated_load
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.search.search import search_fleet
 from plimsoll.planners.serving.simulated_load import SimulatedReplica
@@ -78,7 +79,27 @@ def test_bursts_far_apart_are_each_as_one_alone():
     replica, _ = simulated(concurrency=1)
     one, three = replica.at_once(16), replica.bursts(16, seconds=1000.0)
     assert three.ttft.p99_seconds == pytest.approx(one.ttft.p99_seconds)
-    assert three.counted_requests == 48
+    assert three.counted_requests == 16
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_long_queue_is_told_by_its_beginning(engine, monkeypatch):
+    replica, _ = simulated(engine=engine)
+    told = replica.at_once(4000)
+    monkeypatch.setattr(simulated_load, "LONG_QUEUES", 10**6)
+    whole = replica.at_once(4000)
+    for seconds, of_all in ((told.ttft, whole.ttft), (told.request, whole.request)):
+        assert seconds.mean_seconds == pytest.approx(of_all.mean_seconds, rel=0.1)
+        assert seconds.p95_seconds == pytest.approx(of_all.p95_seconds, rel=0.1)
+    assert told.burst_clears_seconds == pytest.approx(whole.burst_clears_seconds, rel=0.1)
+
+
+def test_clients_of_a_long_queue_are_told_by_its_beginning(monkeypatch):
+    replica, _ = simulated()
+    told = replica.closed_loop(6000)
+    monkeypatch.setattr(simulated_load, "LONG_QUEUES", 10**6)
+    assert told.ttft.mean_seconds == pytest.approx(replica.closed_loop(6000).ttft.mean_seconds, rel=0.05)
+    assert told.requests_per_second * told.request.mean_seconds == pytest.approx(6000)
 
 
 def test_bursts_that_keep_up_have_the_throughput_of_what_comes():
@@ -176,10 +197,10 @@ def test_single_requests_are_not_followed_where_nobody_wants_it():
 
 
 def test_bursts_are_simulated_where_they_were_asked():
-    # Three bursts of 8, far apart.
+    # Bursts of 8, far apart: each as one alone.
     asked = plan_serving(question(input_tokens=1024, output_tokens=128, concurrency=8, burst_seconds=60.0))
     load = asked.plan.performance.simulated
-    assert (load.arrivals, load.counted_requests) == ("bursts", 24)
+    assert (load.arrivals, load.counted_requests) == ("bursts", 8)
     assert any(note.startswith("Bursts:") for note in asked.assumptions)
 
 
