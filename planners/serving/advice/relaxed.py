@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from plimsoll.planners.questions import ServiceLevel, ServingQuestion
 from plimsoll.planners.serving.advice.changes import Change
-from plimsoll.planners.serving.search.candidates import Candidate, judged, keeps_slo
+from plimsoll.planners.serving.search.candidates import Candidate, judged, keeps_slo, simulated
 from plimsoll.planners.serving.simulated_load import simulated_replica
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
@@ -51,12 +51,14 @@ def _less_bursts(best: Candidate, deployment: Deployment) -> Iterator[Change]:
     low, high = 0, (question.concurrency or 1) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        smaller = judged(
-            replace(question, concurrency=middle),
-            replace(settings, concurrency=middle),
-            best.replica,
-            best.replicas,
-            deployment,
+        smaller = simulated(
+            judged(
+                replace(question, concurrency=middle),
+                replace(settings, concurrency=middle),
+                best.replica,
+                best.replicas,
+                deployment,
+            )
         )
         low, high = (middle, high) if smaller.is_satisfying else (low, middle - 1)
     if low:

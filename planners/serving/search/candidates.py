@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll.planners.ground.units import SECONDS_PER_HOUR
 from plimsoll.planners.questions import ServingQuestion
@@ -24,7 +24,8 @@ class Candidate:
 
     `state` is None where not one request fits or the engine's speed is not described. `meets_concurrency` and
     `meets_slo` are None where nothing was asked; at a request rate and for bursts the former says
-    whether the replicas keep up. Bursts are judged by `load`, their simulation.
+    whether the replicas keep up. Bursts are judged by `load`, their
+    simulation, where there is one (`simulated`), else by the closed form.
     """
 
     question: ServingQuestion
@@ -107,13 +108,9 @@ def judged(
     if rate is not None:
         state = None if deployment is None else deployment.at_rate(rate)
         keeps_up = state is not None
-    load = None
     if deployment is not None and asked is not None and question.burst_seconds is not None:
-        load = simulated_replica(question, settings, replica, replicas, deployment.pace).bursts(
-            asked, seconds=question.burst_seconds
-        )
-        state = _burst_state(load, asked)
-        keeps_up = replica.fits and keeps_up_with_bursts(load, asked, question.burst_seconds)
+        burst = deployment.at_burst(asked, question.burst_seconds)
+        state, keeps_up = burst.state, replica.fits and burst.keeps_up
     elif deployment is not None and rate is not None:
         # Where requests outrun the replicas, what those deliver when full.
         concurrency = deployment.most_running if state is None else max(1, round(state.running))
@@ -133,24 +130,32 @@ def judged(
         state=state,
         meets_concurrency=keeps_up,
         meets_slo=keeps_slo(question, state) if has_slo else None,
-        load=load,
     )
 
 
-def keeps_up_with_bursts(load: SimulatedLoad, requests: int, seconds: float) -> bool:
-    """Return whether each burst is answered before the next one comes, or bursts overlap and all are answered."""
-    clears = load.burst_clears_seconds
-    return (clears is not None and clears <= seconds) or load.requests_per_second >= requests / seconds
-
-
-def _burst_state(load: SimulatedLoad, requests: int) -> SteadyState:
-    return SteadyState(
+def simulated(candidate: Candidate) -> Candidate:
+    """Return a candidate judged by the simulation of its bursts; as it is where there are none or nothing runs."""
+    question, asked, deployment = candidate.question, candidate.settings.concurrency, candidate.deployment
+    if candidate.load is not None or deployment is None or asked is None or question.burst_seconds is None:
+        return candidate
+    replica = simulated_replica(question, candidate.settings, candidate.replica, candidate.replicas, deployment.pace)
+    load = replica.bursts(asked, seconds=question.burst_seconds)
+    clears, rate = load.burst_clears_seconds, asked / question.burst_seconds
+    keeps_up = (clears is not None and clears <= question.burst_seconds) or load.requests_per_second >= rate
+    state = SteadyState(
         ttft_seconds=load.ttft.mean_seconds,
         tpot_seconds=load.tpot.mean_seconds,
         requests_per_second=load.requests_per_second,
-        running=float(requests),
+        running=float(asked),
         ttft_p99_seconds=load.ttft.p99_seconds,
         tpot_p99_seconds=load.tpot.p99_seconds,
+    )
+    return replace(
+        candidate,
+        state=state,
+        meets_concurrency=candidate.replica.fits and keeps_up,
+        meets_slo=None if candidate.meets_slo is None else keeps_slo(question, state),
+        load=load,
     )
 
 

@@ -15,7 +15,7 @@ from plimsoll.planners.serving.degrees import Degrees, degrees_obstacle, has_exp
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.releases.rules import DegreeRules
 from plimsoll.planners.serving.replica import FITS, Replica, plan_started, work_of
-from plimsoll.planners.serving.search.candidates import Candidate, judged
+from plimsoll.planners.serving.search.candidates import Candidate, judged, simulated
 from plimsoll.planners.serving.search.choices import allowed_choices
 from plimsoll.planners.serving.search.divisions import Pools
 from plimsoll.planners.serving.search.ranking import rank, shortfall
@@ -29,6 +29,8 @@ from plimsoll.planners.serving.weights.scale_blocks import block_obstacle
 MOST_GPUS_IN_FULL, FIRST_DEGREES = 64, 16
 # More ranks than any layer has experts, of which each rank needs one at least.
 MOST_ATTENTION_RANKS = 1024
+# Candidates whose bursts are simulated, one after the other, until the best is one of them.
+MOST_CONFIRMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,25 @@ def search_fleet(questions: Sequence[ServingQuestion], should_stop: ShouldStop =
             refusals.append(Refusal(entry=entry, gpu=question.hardware.gpu.id, error=errors[0]))
     if not candidates:
         raise refusals[0].error
+    return Found(
+        candidates=tuple(_confirmed(candidates)), considered=considered, excluded=excluded, refusals=tuple(refusals)
+    )
+
+
+def _confirmed(candidates: list[Candidate]) -> list[Candidate]:
+    """Return candidates, best first, of which the best has had its bursts simulated where there are any.
+
+    One whose simulation shows less than the closed form gives way to the next.
+    """
     candidates.sort(key=rank)
-    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded, refusals=tuple(refusals))
+    for _ in range(MOST_CONFIRMED):
+        best = candidates[0]
+        candidates[0] = simulated(best)
+        if candidates[0] is best:
+            break
+        candidates.sort(key=rank)
+    candidates[0] = simulated(candidates[0])
+    return candidates
 
 
 def _check_prices(questions: Sequence[ServingQuestion]) -> None:
@@ -144,8 +163,7 @@ def search_layouts(
         if not obstacles and elsewhere and None not in elsewhere:
             obstacles = [each for each in elsewhere if each is not None]
         raise _nothing_left(question, obstacles, considered)
-    candidates.sort(key=rank)
-    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
+    return Found(candidates=tuple(_confirmed(candidates)), considered=considered, excluded=excluded)
 
 
 def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError], considered: int) -> PlimsollError:

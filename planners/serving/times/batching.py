@@ -39,6 +39,14 @@ class SteadyState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """What bursts see, and whether all of them are answered in time."""
+
+    state: SteadyState
+    keeps_up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """Replicas that share the clients evenly; `places` requests run at once on each."""
 
@@ -87,6 +95,33 @@ class Deployment:
             running=seen.running * self.replicas,
             ttft_p99_seconds=first + waits,
             tpot_p99_seconds=max(token, _open_token_seconds(pace, traffic, seen.crowded)),
+        )
+
+    def at_burst(self, requests: int, seconds: float) -> Burst:
+        """Return what requests see that come all at once, again every so many seconds.
+
+        Their prompts follow one another, and the requests beyond the places the answers of those before them.
+        """
+        busy = min(self.replicas, requests)
+        each, pace, traffic = requests / busy, self.pace, self.traffic
+        running = min(each, float(self.places))
+        first, following = pace.first_token_seconds(1), traffic.output_tokens - 1
+        prompts = running / self.work.attention_data_parallel * pace.prompt_seconds
+        full = closed_loop(pace, traffic, clients=running, places=self.places, replicas=busy).requests_per_second
+        waits = max(0.0, each - running) * busy / full
+        answer = max(first, pace.engine_seconds(running, traffic.output_tokens))
+        mean = first + prompts / 2 + waits / 2
+        token = max(pace.token_seconds(1), (answer - first - prompts / 2) / following) if following else 0.0
+        rate = requests / seconds
+        keeps_up = answer + waits <= seconds or rate < full
+        return Burst(
+            state=SteadyState(
+                ttft_seconds=mean,
+                tpot_seconds=token or pace.token_seconds(1),
+                requests_per_second=rate if keeps_up else min(rate, full),
+                running=float(requests),
+            ),
+            keeps_up=keeps_up,
         )
 
     def point(self, concurrency: int) -> CurvePoint:
