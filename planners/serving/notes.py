@@ -29,7 +29,7 @@ RATE_NOTE = (
 )
 OUTRUN_NOTE = (
     "Requests arrive faster than the replicas can answer, and wait ever longer: performance is what full replicas "
-    "deliver, and performance.simulated is null."
+    "deliver, and single requests are not simulated."
 )
 POOLS_NOTE = (
     "Prefill and decode replicas have the same layout; a prompt's cache is sent once, at the link's full rate. No "

@@ -148,7 +148,7 @@ def test_bursts_have_no_replicas_that_prefill_alone_yet():
 def test_requests_that_outrun_the_replicas_are_not_simulated():
     asked = plan_serving(question(input_tokens=1024, output_tokens=512, requests_per_second=500.0))
     assert asked.plan.performance.simulated is None
-    assert any("performance.simulated is null" in note for note in asked.assumptions)
+    assert any("single requests are not simulated" in note for note in asked.assumptions)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
