@@ -260,7 +260,8 @@ def _simulated(load: Mapping[str, Any]) -> str:
 
 def _curve(performance: Mapping[str, Any]) -> str:
     """Return the times by how many requests are kept running; those of a rate stand at what runs on average."""
-    mark = "asked" if performance["ttft_p99_seconds"] is None else "at the rate"
+    has_bursts = (performance.get("simulated") or {}).get("burst_clears_seconds") is not None
+    mark = "asked" if performance["ttft_p99_seconds"] is None else "in bursts" if has_bursts else "at the rate"
     asked = {key: value for key, value in performance.items() if key != "curve"}
     rows = {point["concurrency"]: point for point in (*performance["curve"], asked)}
     return table(

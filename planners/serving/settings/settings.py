@@ -185,7 +185,8 @@ def _with_whole_prompts(
     if prompt_tokens > batched:
         raise InvalidQuestion(
             f"{profile.title} computes prompts whole: max_num_batched_tokens ({batched}) must be at least the longest "
-            f"prompt ({prompt_tokens}); {needed} leaves room for the running requests besides.",
+            f"prompt ({prompt_tokens}); {needed} leaves room for the running requests besides. With chunked_prefill "
+            "prompts are cut.",
             pointer="/serving/max_num_batched_tokens",
         )
     return batched
