@@ -27,7 +27,7 @@ from plimsoll.planners.stacks.profile import load_profile
 from tests.properties.laws import law
 from tests.properties.trainings import STACKS, questions
 
-BASES = 64
+BASES, ROUNDING = 64, 1e-12
 
 
 def grid_of_some(draw: st.DrawFn, asked: TrainingQuestion) -> Grid:
@@ -59,4 +59,5 @@ def test_no_layout_takes_less_than_the_least(data: st.DataObject) -> None:
     for bases in alike(grid):
         part = grid.of_bases(bases).smallest()
         least, peaks = least_bytes(part.layouts, job), peak_bytes(part.layouts, job)
-        assert ((least <= peaks) | ~part.distinct).all()
+        # The same sums in another order may differ in their last bits.
+        assert ((least <= peaks * (1 + ROUNDING)) | ~part.distinct).all()
