@@ -33,7 +33,7 @@ from plimsoll.planners.serving.sentences import serving_summary
 from plimsoll.planners.serving.settings.expert_choice import assumed_backend
 from plimsoll.planners.serving.settings.lengths import stated_scaling
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
-from plimsoll.planners.serving.simulated_load import simulated_replica
+from plimsoll.planners.serving.simulated_load import SimulatedReplica
 from plimsoll.planners.serving.times.batching import Deployment
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 from plimsoll.planners.serving.times.efficiency import LAYOUT_SPREAD, Band
@@ -268,7 +268,7 @@ def _simulated(best: Candidate) -> SimulatedLoad | None:
     is_divided = isinstance(deployment, DisaggregatedDeployment)
     if best.load is not None or deployment is None or is_divided or not best.question.simulate:
         return best.load
-    replica = simulated_replica(best.question, settings, best.replica, best.replicas, deployment.pace)
+    replica = SimulatedReplica(question=best.question, settings=settings, replica=best.replica, deployment=deployment)
     if settings.requests_per_second is not None:
         if best.state is None or best.is_outrun:
             return None

@@ -10,7 +10,7 @@ from operator import attrgetter
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
 from plimsoll.planners.serving.replica import Replica
-from plimsoll.planners.serving.settings.lengths import INPUT_LENGTH, OUTPUT_LENGTH
+from plimsoll.planners.serving.settings.lengths import sampled_lengths
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.arrivals import (
     Load,
@@ -22,10 +22,8 @@ from plimsoll.planners.serving.times.arrivals import (
 )
 from plimsoll.planners.serving.times.batch import Engine, Served
 from plimsoll.planners.serving.times.batching import Deployment
-from plimsoll.planners.serving.times.pace import Pace
 from plimsoll.planners.serving.times.simulation import Simulation
 from plimsoll.planners.serving.times.step_clock import StepClock
-from plimsoll.planners.serving.traffic import sample_tokens
 
 # Requests of bursts and clients of a closed loop that are followed at most; beyond them each stands for several.
 MOST_IN_BURSTS, MOST_CLIENTS = 128, 32
@@ -73,13 +71,13 @@ class Run:
         """
         run, units = self.simulation, self.simulation.engine.cache_units
         busy = max(run.busy_seconds, LEAST_SECONDS) * units
-        followed_by_others = [each.tpot_seconds for each in counted if each.output_tokens > 1]
+        token_seconds = [each.tpot_seconds for each in counted if each.output_tokens > 1]
         return SimulatedLoad(
             arrivals=arrivals,
             requests=len(self.served) * self.weight if all_of is None else round(all_of),
             counted_requests=len(counted) * self.weight if all_of is None else round(all_of),
             ttft=_quantiles([each.first_at - each.sent_at for each in counted]),
-            tpot=_quantiles(followed_by_others or [0.0]),
+            tpot=_quantiles(token_seconds or [0.0]),
             request=_quantiles([each.done_at - each.sent_at for each in counted]),
             requests_per_second=requests_per_second,
             output_tokens_per_second=requests_per_second * sum(each.output_tokens for each in counted) / len(counted),
@@ -94,13 +92,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedReplica:
-    """A replica that can be asked for loads; `question` has the lengths of its requests."""
+    """A replica of a deployment that can be asked for loads; `question` has the lengths of its requests."""
 
     question: ServingQuestion
     settings: Settings
     replica: Replica
-    replicas: int
-    pace: Pace
+    deployment: Deployment
 
     def at_once(self, requests: int) -> SimulatedLoad:
         """Return what so many requests see that all come at once; all are counted.
@@ -111,7 +108,7 @@ class SimulatedReplica:
         weight = self._weight(each / MOST_IN_BURSTS)
         followed, running = max(1, round(each / weight)), max(1, self._places // weight)
         most = max(MOST_WAITING, LONG_QUEUES * running)
-        few = followed if followed <= most + running else most + running
+        few = min(followed, most + running)
         run = self._run(burst_load(self._lengths(few), requests=few, seconds=0.0), weight)
         counted = run.served if few == followed else _continued(run.served, most, followed)
         clears = max(each.done_at for each in counted)
@@ -129,18 +126,19 @@ class SimulatedReplica:
         clears = alone.burst_clears_seconds or 0.0
         if clears <= seconds:
             return _at_pace(alone, asked)
-        state = self._deployment.at_rate(asked)
+        state = self.deployment.at_rate(asked)
         if state is None:
-            full = self._deployment.at(self._deployment.most_running).requests_per_second
+            full = self.deployment.at(self.deployment.most_running).requests_per_second
             return _at_pace(alone, min(asked, full))
         return self._overlapping(requests, seconds, state.running)
 
     def _overlapping(self, requests: int, seconds: float, running: float) -> SimulatedLoad:
         """Return what bursts see that lie over one another, while about so many requests run on all replicas."""
-        ranks = min(self.replicas * self.replica.degrees.attention_data_parallel, requests)
-        each = requests / ranks
-        weight = self._weight(max(each / MOST_IN_BURSTS, running / ranks / MOST_BEGUN))
-        followed, begun = max(1, round(each / weight)), max(1, round(running / ranks / weight))
+        each = self._each(requests)
+        # Of a rank, as its share of the requests is.
+        under_way = running * each / requests
+        weight = self._weight(max(each / MOST_IN_BURSTS, under_way / MOST_BEGUN))
+        followed, begun = max(1, round(each / weight)), max(1, round(under_way / weight))
         bursts = max(FEWEST_OVERLAPPING, min(MOST_OVERLAPPING, COUNTED // followed))
         lengths = self._lengths(followed * bursts)
         load = burst_load(
@@ -182,7 +180,7 @@ class SimulatedReplica:
 
     def at_rate(self, requests_per_second: float, running: float) -> SimulatedLoad:
         """Return what requests see that come at random at a rate which about so many keep up with on all replicas."""
-        ranks = self.replicas * self.replica.degrees.attention_data_parallel
+        ranks = self.deployment.replicas * self.replica.degrees.attention_data_parallel
         weight = max(1, math.ceil(running / ranks / MOST_BEGUN))
         begun = max(1, round(running / ranks / weight))
         load = random_load(
@@ -200,16 +198,9 @@ class SimulatedReplica:
         simulation = Simulation(engine=engine, clock=clock, load=load)
         return Run(served=simulation.run(), weight=weight, simulation=simulation)
 
-    @property
-    def _deployment(self) -> Deployment:
-        """Return the deployment's closed forms."""
-        return Deployment(
-            work=self.pace.work, places=self.replica.places, replicas=self.replicas, traffic=self.settings.traffic
-        )
-
     def _each(self, requests: int) -> float:
         """Return the requests of one rank of attention data parallelism."""
-        ranks = min(self.replicas * self.replica.degrees.attention_data_parallel, requests)
+        ranks = min(self.deployment.replicas * self.replica.degrees.attention_data_parallel, requests)
         return requests / ranks
 
     def _weight(self, least: float) -> int:
@@ -223,14 +214,7 @@ class SimulatedReplica:
 
     def _samples(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return tokens in and out, each for an equal part of the requests."""
-        asked, settings = self.question, self.settings
-        inputs: Sequence[int] = (settings.input_tokens,)
-        outputs: Sequence[int] = (settings.output_tokens,)
-        if asked.input_length is not None:
-            inputs = sample_tokens(asked.input_length, INPUT_LENGTH)
-        if asked.output_length is not None:
-            outputs = sample_tokens(asked.output_length, OUTPUT_LENGTH)
-        return inputs, outputs
+        return sampled_lengths(self.question, self.settings.input_tokens, self.settings.output_tokens)
 
     @property
     def _is_even(self) -> bool:
@@ -247,7 +231,7 @@ class SimulatedReplica:
 
     def engine(self, weight: int) -> tuple[Engine, StepClock]:
         """Return the replica's scheduler, limits and room, and its clock."""
-        settings, pace, traffic = self.settings, self.pace, self.settings.traffic
+        settings, pace, traffic = self.settings, self.deployment.pace, self.settings.traffic
         clock = StepClock(pace=pace, traffic=traffic)
         stages = pace.work.pipeline_parallel
         units, own = self._room()
@@ -314,13 +298,6 @@ def _continued(served: Sequence[Served], most: int, followed: int) -> list[Serve
 
     step = followed / min(TOLD, followed)
     return [at(min(followed - 1, int((index + 1) * step) - 1)) for index in range(min(TOLD, followed))]
-
-
-def simulated_replica(
-    question: ServingQuestion, settings: Settings, replica: Replica, replicas: int, pace: Pace
-) -> SimulatedReplica:
-    """Return a deployment whose loads can be simulated."""
-    return SimulatedReplica(question=question, settings=settings, replica=replica, replicas=replicas, pace=pace)
 
 
 def _quantiles(seconds: list[float]) -> Quantiles:

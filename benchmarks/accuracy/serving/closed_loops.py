@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.accuracy.serving.latencies import LatencyCase
 from plimsoll.planners.serving.simulated_load import SimulatedReplica
-from plimsoll.planners.serving.times.batching import closed_loop
-from plimsoll.planners.serving.times.pace import pace_of
+from plimsoll.planners.serving.times.batching import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +27,12 @@ def closed_loops(cases: Sequence[LatencyCase]) -> Iterator[ClosedLoop]:
     for case in cases:
         if case.replica is None or case.first_token_seconds is None or not case.replica.places:
             continue
-        pace, clients = pace_of(case.work, case.traffic), max(1, round(case.batch))
+        clients = max(1, round(case.batch))
+        deployment = Deployment(work=case.work, places=case.replica.places, replicas=1, traffic=case.traffic)
         replica = SimulatedReplica(
-            question=case.question, settings=case.settings, replica=case.replica, replicas=1, pace=pace
+            question=case.question, settings=case.settings, replica=case.replica, deployment=deployment
         )
-        load = replica.closed_loop(clients)
-        state = closed_loop(pace, case.traffic, clients=clients, places=case.replica.places)
+        load, state = replica.closed_loop(clients), deployment.at(clients)
         measured = (case.first_token_seconds, case.token_seconds)
         yield ClosedLoop(
             engine=case.engine,

@@ -129,11 +129,7 @@ def _planned(row: Mapping[str, str], version: str | None, requests: int) -> tupl
     if best.deployment is None:
         return None
     replica = SimulatedReplica(
-        question=best.question,
-        settings=best.settings,
-        replica=best.replica,
-        replicas=best.replicas,
-        pace=best.deployment.pace,
+        question=best.question, settings=best.settings, replica=best.replica, deployment=best.deployment
     )
     return replica.at_once(requests), best.output_tokens_per_second
 

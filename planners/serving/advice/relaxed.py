@@ -9,7 +9,6 @@ from dataclasses import replace
 from plimsoll.planners.questions import ServiceLevel, ServingQuestion
 from plimsoll.planners.serving.advice.changes import Change
 from plimsoll.planners.serving.search.candidates import Candidate, judged, keeps_slo, simulated
-from plimsoll.planners.serving.simulated_load import simulated_replica
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
 # Rates and latencies are offered to so many digits, on the side that is kept.
@@ -67,15 +66,14 @@ def _less_bursts(best: Candidate, deployment: Deployment) -> Iterator[Change]:
             question=replace(question, concurrency=low),
             reason="The largest bursts at which this deployment does what was asked.",
         )
-    if best.meets_concurrency is False and question.concurrency is not None:
-        alone = simulated_replica(question, settings, best.replica, best.replicas, deployment.pace)
-        clears = alone.at_once(question.concurrency).burst_clears_seconds
-        if clears is not None:
-            yield Change(
-                kind="burst_seconds",
-                question=replace(question, burst_seconds=_rounded(clears, math.ceil)),
-                reason="So far apart each burst is answered before the next one comes.",
-            )
+    # Where bursts outrun the replicas the first one is told.
+    clears = None if best.load is None else best.load.burst_clears_seconds
+    if best.meets_concurrency is False and clears is not None:
+        yield Change(
+            kind="burst_seconds",
+            question=replace(question, burst_seconds=_rounded(clears, math.ceil)),
+            reason="So far apart each burst is answered before the next one comes.",
+        )
 
 
 def _state(question: ServingQuestion, best: Candidate, deployment: Deployment) -> SteadyState | None:

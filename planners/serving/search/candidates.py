@@ -9,7 +9,7 @@ from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import SimulatedLoad
 from plimsoll.planners.serving.replica import Replica
 from plimsoll.planners.serving.settings.settings import Settings
-from plimsoll.planners.serving.simulated_load import simulated_replica
+from plimsoll.planners.serving.simulated_load import SimulatedReplica
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
 MILLION = 10**6
@@ -138,7 +138,9 @@ def simulated(candidate: Candidate) -> Candidate:
     question, asked, deployment = candidate.question, candidate.settings.concurrency, candidate.deployment
     if candidate.load is not None or deployment is None or asked is None or question.burst_seconds is None:
         return candidate
-    replica = simulated_replica(question, candidate.settings, candidate.replica, candidate.replicas, deployment.pace)
+    replica = SimulatedReplica(
+        question=question, settings=candidate.settings, replica=candidate.replica, deployment=deployment
+    )
     load = replica.bursts(asked, seconds=question.burst_seconds)
     clears, rate = load.burst_clears_seconds, asked / question.burst_seconds
     keeps_up = (clears is not None and clears <= question.burst_seconds) or load.requests_per_second >= rate

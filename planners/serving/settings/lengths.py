@@ -115,8 +115,18 @@ def _given_tokens(tokens: int | None, length: LengthDistribution | None, side: s
 
 def longest_prompt(question: ServingQuestion, input_tokens: int, max_model_len: int) -> int:
     """Return the tokens of the longest prompt of the traffic, one less than the context at most."""
-    lengths = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
-    return min(max(lengths), max_model_len - 1)
+    inputs, _ = sampled_lengths(question, input_tokens, 1)
+    return min(max(inputs), max_model_len - 1)
+
+
+def sampled_lengths(
+    question: ServingQuestion, input_tokens: int, output_tokens: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return tokens in and tokens out, each for an equal part of the requests; without a distribution all have one."""
+    inputs = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
+    if question.output_length is None:
+        return inputs, (output_tokens,)
+    return inputs, sample_tokens(question.output_length, OUTPUT_LENGTH)
 
 
 def traffic_of(
@@ -131,10 +141,7 @@ def traffic_of(
         draft_tokens=0 if draft is None else draft.tokens,
         acceptance_fraction=0.0 if draft is None else draft.acceptance_rate,
     )
-    inputs = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
-    outputs = (
-        (output_tokens,) if question.output_length is None else sample_tokens(question.output_length, OUTPUT_LENGTH)
-    )
+    inputs, outputs = sampled_lengths(question, input_tokens, output_tokens)
     if any(block.cross is not None for block in question.model.layers):
         # The prompt is the encoder's: the decoder's own sequence is what it puts out.
         return traffic, tuple(min(max_model_len, last) for last in outputs)

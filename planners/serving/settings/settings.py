@@ -104,7 +104,8 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     input_tokens, output_tokens = mean_request(question, longest, notes)
     traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
     chunks = chunks_prompts(question, profile)
-    batched = _batched_tokens(question, profile, tier, longest, longest_prompt(question, input_tokens, longest), notes)
+    prompt = longest_prompt(question, input_tokens, longest)
+    batched = _batched_tokens(question, profile, tier, longest, prompt, notes, chunks=chunks)
     sequences = question.max_num_seqs or min(tier.max_num_seqs, batched)
     if batched < sequences:
         raise InvalidQuestion(
@@ -144,12 +145,14 @@ def _batched_tokens(
     max_model_len: int,
     prompt_tokens: int,
     notes: list[str],
+    *,
+    chunks: bool,
 ) -> int:
     """Return the tokens of a batch; raise where the engine would not start with so few, or takes no such prompt."""
     has_encoder = any(block.cross is not None for block in question.model.layers)
     is_whole = profile.computes_encoder_prompts_whole and has_encoder
     # An engine that has to be told not to cut prompts takes batches of its longest request then.
-    is_told = profile.scheduling.chunks_prompts and not chunks_prompts(question, profile)
+    is_told = profile.scheduling.chunks_prompts and not chunks
     least = max_model_len if is_whole or is_told else 1
     batched = question.max_num_batched_tokens or max(least, tier.max_num_batched_tokens)
     if batched < least:
@@ -158,7 +161,7 @@ def _batched_tokens(
             f"{profile.title} computes {'prompts' if is_told else 'the prompts of encoder-decoder models'} whole.",
             pointer="/serving/max_num_batched_tokens",
         )
-    if chunks_prompts(question, profile):
+    if chunks:
         return batched
     most = question.max_num_seqs or tier.max_num_seqs
     beside = most if question.concurrency is None else min(question.concurrency, most)

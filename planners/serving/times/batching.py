@@ -111,13 +111,14 @@ class Deployment:
         waits = max(0.0, each - running) * busy / full
         answer = max(first, pace.engine_seconds(running, traffic.output_tokens))
         mean = first + prompts / 2 + waits / 2
-        token = max(pace.token_seconds(1), (answer - first - prompts / 2) / following) if following else 0.0
+        alone = pace.token_seconds(1)
+        token = max(alone, (answer - first - prompts / 2) / following) if following else alone
         rate = requests / seconds
         keeps_up = answer + waits <= seconds or rate < full
         return Burst(
             state=SteadyState(
                 ttft_seconds=mean,
-                tpot_seconds=token or pace.token_seconds(1),
+                tpot_seconds=token,
                 requests_per_second=rate if keeps_up else min(rate, full),
                 running=float(requests),
             ),

@@ -18,11 +18,7 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 def simulated(**asked):
     best = search_fleet([question(engine_version=None, input_tokens=1024, output_tokens=512, **asked)]).candidates[0]
     replica = SimulatedReplica(
-        question=best.question,
-        settings=best.settings,
-        replica=best.replica,
-        replicas=best.replicas,
-        pace=best.deployment.pace,
+        question=best.question, settings=best.settings, replica=best.replica, deployment=best.deployment
     )
     return replica, best
 
