@@ -34,8 +34,8 @@ MOST_KEPT_DIVISORS = 1024
 def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     """Return all meshes of the GPU counts, one entry each.
 
-    Micro-batch sizes (`with_micro_batches`), how a pipeline's blocks are divided (`with_stages`) and shard groups
-    (`with_shard_groups`) are apart.
+    Micro-batch sizes (`with_micro_batches`), how a pipeline's blocks are divided (`with_stages`), shard groups
+    (`with_shard_groups`) and context ranks that exchange heads (`with_head_exchange`) are apart.
     """
     request, can, layers = question.layout, job.profile.can, job.model.num_layers
     batch, most = question.global_batch_size, int(gpus.max())
@@ -54,7 +54,7 @@ def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     is_asked = data == (request.data_parallel or data)
     divides = batch % np.maximum(data * (question.micro_batch_size or 1), 1) == 0
     bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
-    return _with_experts(_with_all_to_all(bases, question, job), question, job)
+    return _with_experts(bases, question, job)
 
 
 def with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
@@ -70,6 +70,22 @@ def with_extreme_micro_batches(bases: Bases, question: TrainingQuestion) -> tupl
     smallest = np.full_like(data, fixed or 1)
     largest = smallest if fixed else question.global_batch_size // data
     return {**bases, "micro_batch_size": smallest}, {**bases, "micro_batch_size": largest}
+
+
+def can_exchange_heads(bases: Bases, question: TrainingQuestion, job: Job) -> BoolArray:
+    """Return which bases have context ranks that could exchange heads, where that is the search's to choose."""
+    is_open = question.layout.context_all_to_all is None and job.profile.can.context_all_to_all
+    able: BoolArray = (bases["context_parallel"] > 1) & (is_open and _joint_heads(job) > 1)
+    return able
+
+
+def with_head_exchange(bases: Bases, job: Job) -> Bases:
+    """Return the bases with each group of context ranks that can exchange heads, one where none does left out."""
+    heads = _joint_heads(job)
+    grouped = _times(bases, ALL_TO_ALL, divisors(heads)[1:])
+    ranks = grouped[ALL_TO_ALL]
+    divides = (grouped["context_parallel"] % ranks == 0) & (heads % (grouped["tensor_parallel"] * ranks) == 0)
+    return _where(grouped, divides)
 
 
 def with_shard_groups(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
@@ -207,26 +223,6 @@ def are_chunks_finer(bases: Mapping[str, IntArray], question: TrainingQuestion, 
     is_finer = -(-per_stage // chunks) < -(-per_stage // np.maximum(chunks - 1, 1))
     finer: BoolArray = (chunks == 1) | is_finer | (fixed is not None)
     return finer
-
-
-def _with_all_to_all(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
-    """Return the bases with a ring of context ranks alone, and with the most in a node that can exchange heads.
-
-    Where no choice is left, or none can, they say nothing of it. It is one where a ring leaves the node: links inside
-    are faster than those between nodes, and the ring has as many hops fewer.
-    """
-    if question.layout.context_all_to_all is not None or not job.profile.can.context_all_to_all:
-        return bases
-    context, tensor, heads = bases["context_parallel"], bases["tensor_parallel"], _joint_heads(job)
-    in_node = np.maximum(question.hardware.gpus_per_node // tensor, 1)
-    most = np.ones_like(context)
-    for ranks in divisors(heads) if heads else ():
-        can = (context % ranks == 0) & (heads % (tensor * ranks) == 0) & (ranks <= in_node) & (context > in_node)
-        most = np.where(can, ranks, most)
-    if (most == 1).all():
-        return bases
-    alone = {**bases, ALL_TO_ALL: np.ones_like(context)}
-    return together(alone, only({**bases, ALL_TO_ALL: most}, most > 1))
 
 
 def _joint_heads(job: Job) -> int:

@@ -20,21 +20,24 @@ from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
-from plimsoll.planners.layouts.candidates import NONE, BoolArray, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import FULL, NONE, BoolArray, FloatArray, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import least_bytes
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.axes import Choices, choices_of, grid_over, offload_choices, stage_layers
 from plimsoll.planners.search.bases import (
+    ALL_TO_ALL,
     SECONDARY,
     Bases,
+    can_exchange_heads,
     every_mesh,
     expert_overlap_choices,
     most_chunks,
     only,
     together,
     with_extreme_micro_batches,
+    with_head_exchange,
     with_micro_batches,
     with_secondary_groups,
     with_shard_groups,
@@ -48,6 +51,7 @@ from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
 from plimsoll.planners.search.rules.every import RULES_OF_SHARD_GROUPS, obey
 from plimsoll.planners.search.rules.rule import anywhere
 from plimsoll.planners.timing.efficiency import efficiency_on
+from plimsoll.planners.timing.pace import context_seconds
 from plimsoll.planners.timing.step import (
     least_seconds,
     least_seconds_of_any_sizes,
@@ -57,6 +61,8 @@ from plimsoll.planners.timing.step import (
 
 # Meshes that are given micro-batches and stages at once, the fastest first: the best of the first spare most others.
 MESHES_AT_FIRST, MOST_MESHES = 128, 4096
+# The number of a mesh, by which those that differ in their exchange of heads are told.
+MESH = "mesh"
 # Layouts whose memory is bounded first, then twice as many and so on: the best of the first spare most others.
 LAYOUTS_AT_FIRST = 16_384
 FEW_LAYOUTS = 8192
@@ -117,6 +123,7 @@ def all_of_few(beyond: Beyond) -> Grid | None:
     each = len(choices)
     if len(beyond) * each > FEW_LAYOUTS:
         return None
+    beyond = _with_head_exchange(beyond)
     sized = with_micro_batches(beyond.meshes, beyond.question)
     if sized["gpus"].size * each > FEW_LAYOUTS:
         return None
@@ -219,18 +226,21 @@ def _have_room(beyond: Beyond, bases: Bases) -> BoolArray:
 def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:
     """Add to `pools` the contenders that go before `best`, or are its near equals; return the best after them.
 
-    Choices of recomputation that are many, or each a search of their own, come last, and once for all meshes.
+    Meshes that exchange heads come after those that do not, which they seldom beat. Choices of recomputation that are
+    many, or each a search of their own, come last, and once for all meshes.
     """
+    beyond = _with_head_exchange(beyond, best)
     least = _least_of_meshes(beyond)
     possible = np.flatnonzero(_can_win(beyond.meshes, least, best))
     order = objective_of(beyond.question, beyond.meshes["gpus"][possible], least[possible])
-    possible = possible[np.argsort(order, kind="stable")]
+    possible = possible[np.lexsort([order, _exchanges_heads(beyond.meshes)[possible]])]
     start, step, left = 0, MESHES_AT_FIRST, []
     while start < possible.size:
         block = possible[start : start + step]
         start, step = start + step, min(2 * step, MOST_MESHES)
         still = block[_can_win(only(beyond.meshes, block), least[block], best)]
         sized = with_micro_batches(only(beyond.meshes, still), beyond.question)
+        sized = _without_needless_exchange(beyond, sized)
         # The stages of few are bounded at once.
         if sized["gpus"].size > FEW_TO_DIVIDE:
             sized = _fast(sized, _least_seconds(beyond, sized), best)
@@ -249,6 +259,64 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         return best
     bases, least = together(*(some for some, _ in left)), np.concatenate([own for _, own in left])
     return _swept_in_turns(beyond, bases, least, best, pools, should_stop)
+
+
+def _with_head_exchange(beyond: Beyond, best: Best | None = None) -> Beyond:
+    """Return the same with context ranks that exchange heads, on each mesh that could win if those sent nothing.
+
+    Without a best layout any could.
+    """
+    question, job = beyond.question, beyond.job
+    index = np.flatnonzero(can_exchange_heads(beyond.meshes, question, job))
+    if not index.size:
+        return beyond
+    meshes = {**beyond.meshes, MESH: np.arange(len(beyond))}
+    alone = {**meshes, ALL_TO_ALL: np.ones_like(meshes[MESH])}
+    if best is not None:
+        divided = replace(beyond, meshes=only(meshes, index))
+        index = index[_can_win(divided.meshes, _least_of_meshes(divided, with_context_traffic=False), best)]
+    return replace(beyond, meshes=together(alone, with_head_exchange(only(meshes, index), job)))
+
+
+def _exchanges_heads(bases: Bases) -> BoolArray:
+    """Return which bases have context ranks that exchange heads."""
+    exchanges: BoolArray = bases.get(ALL_TO_ALL, np.ones_like(bases["gpus"])) > 1
+    return exchanges
+
+
+def _without_needless_exchange(beyond: Beyond, bases: Bases) -> Bases:
+    """Return the bases without groups that exchange heads where fewer ranks, or none, show no more traffic.
+
+    Fewer hold no more, so that a larger group wins only where less of what it sends is seen: on some kind of layer,
+    computed once or again.
+    """
+    if not _exchanges_heads(bases).any():
+        return bases
+    bases = only(bases, np.lexsort([bases[ALL_TO_ALL], bases["micro_batch_size"], bases[MESH]]))
+    base = np.stack([bases[MESH], bases["micro_batch_size"]])
+    seen = _context_seconds(beyond, bases)
+    alone = _context_seconds(beyond, {**bases, ALL_TO_ALL: np.ones_like(bases[ALL_TO_ALL])})
+    beaten = _exchanges_heads(bases) & (alone <= seen).all(axis=0)
+    for fewer in range(1, distinct(bases[ALL_TO_ALL])[0].size):
+        is_same = (base[:, :-fewer] == base[:, fewer:]).all(axis=0)
+        beaten[fewer:] |= is_same & (seen[:, :-fewer] <= seen[:, fewer:]).all(axis=0)
+    return only(bases, ~beaten)
+
+
+def _context_seconds(beyond: Beyond, bases: Bases) -> FloatArray:
+    """Return what context ranks send and attention does not hide: rows of kinds of layers, computed once or again."""
+    job, hardware, choices = beyond.job, beyond.question.hardware, beyond.choices
+    plain = {"virtual_pipeline": np.ones_like(bases["gpus"]), "pipeline_layout": np.zeros_like(bases["gpus"])}
+    chosen = replace(
+        choices,
+        zero_stages=choices.zero_stages[:1],
+        offload=((0, False),),
+        fused_cross_entropy=(False,),
+        recompute=((NONE, 1.0), (FULL, 1.0)),
+    )
+    grid = grid_over(beyond.question, job, {**bases, **plain, "shard_group": bases["data_parallel"]}, chosen)
+    seen = context_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
+    return np.concatenate([np.broadcast_to(each, grid.shape).reshape(-1, grid.bases) for each in seen])
 
 
 def _swept_in_turns(
@@ -295,7 +363,7 @@ def _can_win(bases: Bases, least: FloatArray, best: Best) -> BoolArray:
     return best.could_lose_to(bases["gpus"], least, least_complexity(bases))
 
 
-def _least_of_meshes(beyond: Beyond) -> FloatArray:
+def _least_of_meshes(beyond: Beyond, *, with_context_traffic: bool = True) -> FloatArray:
     """Return the least that each mesh can take, whatever its micro-batches and stages."""
     question, job, hardware = beyond.question, beyond.job, beyond.question.hardware
     smallest, largest = with_extreme_micro_batches(beyond.meshes, question)
@@ -307,7 +375,14 @@ def _least_of_meshes(beyond: Beyond) -> FloatArray:
     def passes(grid: Grid, index: IntArray) -> FloatArray:
         small = replace(grid.layouts, micro_batch_size=smallest["micro_batch_size"][index])
         return least_seconds_of_any_sizes(
-            small, grid.layouts, job, hardware, efficiency, chunks[index], hides_exchange=hides
+            small,
+            grid.layouts,
+            job,
+            hardware,
+            efficiency,
+            chunks[index],
+            hides_exchange=hides,
+            with_context_traffic=with_context_traffic,
         )
 
     return _least_of(beyond, every, replace(beyond.choices, recompute=((NONE, 1.0),)), passes)

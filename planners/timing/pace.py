@@ -101,6 +101,15 @@ def micro_batch_pace(
     )
 
 
+def context_seconds(
+    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> tuple[FloatArray, ...]:
+    """Return what context ranks send that attention does not hide, of a micro-batch and a layer of each kind."""
+    groups = Groups(layouts, job, hardware, efficiency)
+    own = (layer_seconds(part, layouts, job, hardware, efficiency) for part in job.layers)
+    return tuple(context_seconds_per_layer(layouts, job, groups, seconds.attention) for seconds in own)
+
+
 def stage_steps(
     one: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups
 ) -> tuple[StageStep, ...]:

@@ -156,11 +156,13 @@ def least_seconds_of_any_sizes(
     most_chunks: IntArray,
     *,
     hides_exchange: bool,
+    with_context_traffic: bool,
 ) -> FloatArray:
     """Return the same for the best micro-batches between two sizes of each mesh.
 
     The larger a micro-batch, the less each of its tokens takes; the smaller, the sooner a pipeline is full. With
-    `hides_exchange` computation may hide the exchange with experts.
+    `hides_exchange` computation may hide the exchange with experts; what context ranks send counts only
+    `with_context_traffic`.
     """
     groups = Groups(largest, job, hardware, efficiency)
     pace = micro_batch_pace(largest, job, hardware, efficiency, groups, equal_shares)
@@ -168,7 +170,8 @@ def least_seconds_of_any_sizes(
     if hides_exchange:
         beside = exchange - pace.forward - pace.backward
         exchange = np.maximum(beside, efficiency.stack.expert_overlap_cost_fraction * exchange)
-    result = _passes(largest, job, replace(pace, expert_exchange=exchange))
+    context = pace.context_exchange if with_context_traffic else NO_SECONDS
+    result = _passes(largest, job, replace(pace, expert_exchange=exchange, context_exchange=context))
     if job.pipeline_schedule == PIPEDREAM:
         return result
     return result + micro_batch_pace(smallest, job, hardware, efficiency, groups, equal_shares).fill / most_chunks

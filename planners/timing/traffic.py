@@ -154,12 +154,12 @@ def context_seconds_per_layer(
     for heads behind it wait for that (Jacobs et al. 2023, arXiv:2309.14509; Transformer Engine,
     attention/dot_product_attention/context_parallel.py, `flash_attn_a2a_communicate`).
     """
-    if groups.context.is_alone:
+    is_exchanged = layouts.context_all_to_all.max(initial=1) > 1
+    if groups.context.is_alone and not is_exchanged:
         return NO_SECONDS
-    hops = ring_hops(layouts)
-    ring = hops * send_seconds(context_message_bytes(layouts, job), groups.context)
+    ring = ring_hops(layouts) * send_seconds(context_message_bytes(layouts, job), groups.context)
     result: FloatArray = np.maximum(3.0 * ring - attention_seconds, 0.0)
-    if layouts.context_all_to_all.max(initial=1) == 1:
+    if not is_exchanged:
         return result
     each = 2.0 * (
         groups.head_exchange_seconds(query_bytes(layouts, job))

@@ -1,9 +1,8 @@
 """What a client fixes never beats what is left free, by the planner's own model.
 
-The laws hold for every degree, size and choice of the request but six, which no search tries: `recompute.every`,
-`recompute.modules`, ranks that exchange heads other than the most in a node that their ring leaves, a pipeline schedule
-other than 1F1B, groups with a second copy of the weights that are no part of a node, and NVMe in place of the host
-where the request does not say what drives give. `any` prefers stacks that were measured: an unmeasured one may be
+The laws hold for every degree, size and choice of the request but five, which no search tries: `recompute.every`,
+`recompute.modules`, a pipeline schedule other than 1F1B, groups with a second copy of the weights that are no part of a
+node, and NVMe in place of the host where the request does not say what drives give. `any` prefers stacks that were measured: an unmeasured one may be
 faster only where a measured one has room on the device and is in time.
 """
 
@@ -116,6 +115,22 @@ def test_no_second_copy_of_weights_beats_the_free_one():
         assert_no_worse(free, other)
     seconds = {group: chosen(other)[2] for group, other in found.items() if other is not None}
     assert min(seconds[2], seconds[4], seconds[8]) < seconds[1]
+
+
+def test_no_ranks_that_exchange_heads_beat_the_free_ones():
+    # A batch of 96 leaves most of the GPUs to what divides a sequence, 17 stages of 128 of them each.
+    asked = question(
+        model=described("deepseek-ai/DeepSeek-V3"),
+        gpus=2176,
+        sequence_length=4096,
+        global_batch_size=96,
+        framework="megatron",
+    )
+    free = planned(asked)
+    for ranks in (1, 2, 4, 8, 16, 32, 64):
+        other = planned(replace(asked, layout=LayoutRequest(context_all_to_all=ranks)))
+        assert other is not None
+        assert_no_worse(free, other)
 
 
 def test_no_layout_on_drives_beats_the_free_one_where_the_host_has_no_memory():

@@ -113,6 +113,7 @@ def fixed(draw: st.DrawFn, asked: TrainingQuestion, stack: str) -> TrainingQuest
         "sequence_parallel": draw(st.sampled_from(can.sequence_parallel)) if tensor > 1 else None,
         "offload": draw(st.sampled_from(can.offload)),
         "secondary_shard_group": draw(st.sampled_from(_secondary_groups(data))) if twice else None,
+        "context_all_to_all": draw(st.sampled_from(divisors(context))) if can.context_all_to_all else None,
     }
     if asked.hardware.nvme_bytes_per_second is not None and degrees["offload"] != "none":
         degrees["offload_target"] = draw(st.sampled_from(can.offload_targets))

@@ -42,16 +42,18 @@ def test_what_is_computed_again_is_reduced_again(recompute, full_layers, modules
     assert seconds == pytest.approx(times * one, rel=1e-12)
 
 
+@pytest.mark.parametrize(("ranks", "queries"), [(8, 8_388_608), (4, 16_777_216)])
 @pytest.mark.parametrize(("recompute", "times"), [(NONE, 2), (FULL, 3)])
-def test_ranks_of_a_sequence_exchange_queries_keys_values_and_output_once_a_pass(recompute, times):
-    # Llama 3 8B: 1,024 tokens x 32 heads x 128 features x 2 bytes of queries and as much of output, a quarter of that
-    # of keys and of values. Four ranks of a node keep a quarter of each; the ring of two hides behind attention.
+def test_ranks_of_a_sequence_exchange_queries_keys_values_and_output_once_a_pass(recompute, times, ranks, queries):
+    # Llama 3 8B: 1,024 or 2,048 tokens x 32 heads x 128 features x 2 bytes of queries and as much of output, a quarter
+    # of that of keys and of values. Four ranks of a node keep a quarter of each; the ring of two hides behind
+    # attention, and four ranks have none.
     own, efficiency = job("megatron"), load_efficiency("megatron")
-    layouts = one_layout(context_parallel=8, context_all_to_all=4, recompute=recompute)
+    layouts = one_layout(context_parallel=ranks, context_all_to_all=4, recompute=recompute)
     machines = hardware(8)
     found = context_seconds_per_layer(layouts, own, Groups(layouts, own, machines, efficiency), np.array([1.0])).item()
     rate = machines.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
-    each = 4 * efficiency.common.launch_seconds + 0.75 * (2 * 8_388_608 + 2 * 2_097_152) / rate
+    each = 4 * efficiency.common.launch_seconds + 0.75 * 2.5 * queries / rate
     assert found == pytest.approx(times * each, rel=1e-12)
 
 
