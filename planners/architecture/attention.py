@@ -22,7 +22,8 @@ class GroupedAttention:
     features that gate what the head gathered (Qwen3-Next; Qiu et al. 2025, arXiv:2505.06708).
     When `is_bidirectional` a token attends to the whole sequence, as in an encoder.
     With `norms_query_key` queries and keys are normalized before they are rotated, head by head with `norms_heads`
-    and else over their whole width. `rotation_concatenates`: see `Operation.concatenates`.
+    and else over their whole width. `rotation_concatenates`: see `Operation.concatenates`; `has_sinks`: see
+    `Operation.has_sinks`.
     """
 
     hidden_size: int
@@ -38,6 +39,7 @@ class GroupedAttention:
     norms_query_key: bool = False
     norms_heads: bool = False
     rotation_concatenates: bool = False
+    has_sinks: bool = False
 
     @property
     def query_width(self) -> int:
@@ -231,6 +233,7 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
         window=size.window,
         is_chunked=size.is_chunked,
         is_bidirectional=size.is_bidirectional,
+        has_sinks=size.has_sinks,
     )
     gating = Operation(
         name="attention_gating",

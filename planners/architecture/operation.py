@@ -103,8 +103,9 @@ class Operation:
     An addition `is_scaled` that scales what it adds, whose gradient is then a tensor beside the stream's; one that
     `drops_out` keeps a mask of what it adds, of one byte an
     element, and so does an attention that drops scores out, which is eager; one that `caps_scores` has a hyperbolic
-    tangent before its softmax. A router `in_fp32` casts its input up, and tokens that are combined so are weighed by
-    fp32 scores (planners/families/reading/own_code.py).
+    tangent before its softmax, and one that `has_sinks` a logit of each head that stands for no token. A router
+    `in_fp32` casts its input up, and tokens that are combined so are weighed by fp32 scores
+    (planners/families/reading/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.
@@ -135,6 +136,7 @@ class Operation:
     is_scaled: bool = False
     concatenates: bool = False
     caps_scores: bool = False
+    has_sinks: bool = False
     softmax_in_fp32: bool = True
     in_fp32: bool = False
     scan: Scan | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from plimsoll.planners.architecture.attention import sink_weight
 from plimsoll.planners.architecture.decoder import mixture_half, with_norms_scaling_in_fp32
 from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
@@ -61,7 +60,7 @@ def gpt_oss(config: ConfigReader) -> ModelSpec:
 
     def layer(indices: tuple[int, ...], window: int | None) -> Block:
         size = attention.with_window(window)
-        mixer = attention_sublayer(size, bias=bias, beside=(sink_weight(f"{ATTENTION}.sinks", size),))
+        mixer = attention_sublayer(size, bias=bias, sinks=f"{ATTENTION}.sinks")
         return layer_of(indices, size.hidden_size, mixer, experts, kind="expert_layer")
 
     model = decoder_model(

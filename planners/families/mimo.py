@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from plimsoll.planners.architecture.attention import GroupedAttention, sink_weight
+from plimsoll.planners.architecture.attention import GroupedAttention
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
@@ -61,11 +61,11 @@ def mimo_v2_flash(config: ConfigReader) -> ModelSpec:
 
     def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
         size = windowed if kind.is_windowed else full
-        sinks = (sink_weight(f"{ATTENTION}.attention_sink_bias", size),) if kind.is_windowed else ()
+        sinks = f"{ATTENTION}.attention_sink_bias" if kind.is_windowed else None
         return layer_of(
             indices,
             hidden_size,
-            attention_sublayer(size, bias=bias, output_bias=False, beside=sinks),
+            attention_sublayer(size, bias=bias, output_bias=False, sinks=sinks),
             feed_forwards.sublayer(is_dense=kind.is_dense),
             kind=layer_kind(is_dense=kind.is_dense),
         )

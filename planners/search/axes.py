@@ -22,6 +22,7 @@ from plimsoll.planners.search.bases import (
     are_chunks_finer,
     only,
     with_expert_overlap,
+    with_needed_exchange,
     with_pipeline_layouts,
 )
 from plimsoll.planners.search.rules.fields import DEGREES
@@ -87,7 +88,7 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray) -> Grid
     bases = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
     bases["micro_batch_size"] = np.tile(sizes, axes.mesh["data_parallel"].size)
     bases["is_smaller_group"] = np.repeat(axes.repeats_whole_group, sizes.size)
-    bases = with_expert_overlap(bases, question, job)
+    bases = with_expert_overlap(with_needed_exchange(bases, question, job), question, job)
     grid = grid_over(question, job, bases, choices_of(question, job))
     is_smaller_group = bases["is_smaller_group"]
     return replace(grid, distinct=grid.distinct & ~(is_smaller_group & (grid.layouts.zero_stage == 0)))

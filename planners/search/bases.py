@@ -15,6 +15,7 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
+from plimsoll.planners.jobs.context_ranks import exchange_lacks, ring_lacks
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.pipeline_layouts import BLOCKS_BESIDE_LAYERS, PipelineLayout, worthwhile
 from plimsoll.planners.jobs.recompute_modules import MIXTURE
@@ -54,7 +55,7 @@ def every_mesh(question: TrainingQuestion, job: Job, gpus: IntArray) -> Bases:
     is_asked = data == (request.data_parallel or data)
     divides = batch % np.maximum(data * (question.micro_batch_size or 1), 1) == 0
     bases = _where(bases, (ranks % bases["context_parallel"] == 0) & (data > 0) & divides & is_asked)
-    return _with_experts(bases, question, job)
+    return _with_experts(with_needed_exchange(bases, question, job), question, job)
 
 
 def with_micro_batches(bases: Bases, question: TrainingQuestion) -> Bases:
@@ -72,10 +73,23 @@ def with_extreme_micro_batches(bases: Bases, question: TrainingQuestion) -> tupl
     return {**bases, "micro_batch_size": smallest}, {**bases, "micro_batch_size": largest}
 
 
+def with_needed_exchange(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
+    """Return the bases with context ranks that all exchange heads, where the stack has no ring for the model."""
+    is_open = question.layout.context_all_to_all is None and job.profile.can.context_all_to_all
+    if not is_open or not ring_lacks(job) or exchange_lacks(job):
+        return bases
+    ranks = bases["context_parallel"]
+    divides = _joint_heads(job) % (bases["tensor_parallel"] * ranks) == 0
+    # The rules tell of a degree that is fixed.
+    may_be = divides | (ranks == 1) | (question.layout.context_parallel is not None)
+    return _where({**bases, ALL_TO_ALL: ranks}, may_be)
+
+
 def can_exchange_heads(bases: Bases, question: TrainingQuestion, job: Job) -> BoolArray:
     """Return which bases have context ranks that could exchange heads, where that is the search's to choose."""
     is_open = question.layout.context_all_to_all is None and job.profile.can.context_all_to_all
-    able: BoolArray = (bases["context_parallel"] > 1) & (is_open and _joint_heads(job) > 1)
+    is_open = is_open and ALL_TO_ALL not in bases and _joint_heads(job) > 1
+    able: BoolArray = (bases["context_parallel"] > 1) & is_open
     return able
 
 
@@ -85,6 +99,8 @@ def with_head_exchange(bases: Bases, job: Job) -> Bases:
     grouped = _times(bases, ALL_TO_ALL, divisors(heads)[1:])
     ranks = grouped[ALL_TO_ALL]
     divides = (grouped["context_parallel"] % ranks == 0) & (heads % (grouped["tensor_parallel"] * ranks) == 0)
+    if exchange_lacks(job):
+        divides &= ranks < grouped["context_parallel"]
     return _where(grouped, divides)
 
 
@@ -258,6 +274,8 @@ def _tensor_degrees(job: Job, most: int) -> list[int]:
 def _context_degrees(question: TrainingQuestion, job: Job, most: int) -> list[int]:
     """Return the degrees that cut the sequence twice for each rank; one where attention or layers cannot be cut."""
     if question.attention != "flash" or any(block_scan(part.block) is not None for part in job.layers):
+        return [1]
+    if ring_lacks(job) and (exchange_lacks(job) or not job.profile.can.context_all_to_all):
         return [1]
     half = question.sequence_length // 2 if question.sequence_length % 2 == 0 else 1
     return [ranks for ranks in divisors(half) if ranks <= most]

@@ -290,7 +290,7 @@ def _without_needless_exchange(beyond: Beyond, bases: Bases) -> Bases:
     Fewer hold no more, so that a larger group wins only where less of what it sends is seen: on some kind of layer,
     computed once or again.
     """
-    if not _exchanges_heads(bases).any():
+    if MESH not in bases or not _exchanges_heads(bases).any():
         return bases
     bases = only(bases, np.lexsort([bases[ALL_TO_ALL], bases["micro_batch_size"], bases[MESH]]))
     base = np.stack([bases[MESH], bases["micro_batch_size"]])

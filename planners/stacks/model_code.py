@@ -50,6 +50,19 @@ def _has_no_positions(model: ModelSpec) -> bool:
     return not (is_told or is_recurrent or _is_encoder_decoder(model))
 
 
+def _has_sinks(model: ModelSpec) -> bool:
+    return any(operation.has_sinks for operation in _operations(model, OperationKind.ATTENTION))
+
+
+def _has_wider_keys(model: ModelSpec) -> bool:
+    attention = _operations(model, OperationKind.ATTENTION)
+    return any(operation.key_dim != operation.value_dim for operation in attention)
+
+
+def _chooses_tokens(model: ModelSpec) -> bool:
+    return any(block.kv is not None and block.kv.index_width > 0 for block in model.layers)
+
+
 def _sees(model: ModelSpec) -> bool:
     return any(weight.part is Part.VISION for block in model.blocks for weight in block.weights)
 
@@ -68,6 +81,10 @@ TRAITS: Mapping[str, tuple[str, Callable[[ModelSpec], bool]]] = {
     ),
     "learned_positions": ("learned positions", lambda model: model.has_learned_positions),
     "position_bias": ("position biases such as ALiBi", _has_no_positions),
+    "sliding_window": ("sliding windows", lambda model: _has_cache(model, KvKind.SLIDING_WINDOW)),
+    "sinks": ("attention sinks", _has_sinks),
+    "wider_keys": ("keys wider than values", _has_wider_keys),
+    "chosen_tokens": ("attention to chosen tokens", _chooses_tokens),
     "experts": ("mixtures of experts", lambda model: model.experts_per_token > 0),
     "vision": ("vision or audio towers", _sees),
 }

@@ -280,10 +280,16 @@ class HostTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCode:
-    """Traits of models (`planners/stacks/model_code.py`) that a stack's own code cannot run, or may not."""
+    """Traits of models (`planners/stacks/model_code.py`) that a stack's own code cannot run, or may not.
+
+    `ring_lacks` are those that it cannot run with a ring of context ranks, `exchange_lacks` those that it cannot where
+    all context ranks exchange heads.
+    """
 
     lacks: tuple[str, ...]
     unknown: tuple[str, ...]
+    ring_lacks: tuple[str, ...]
+    exchange_lacks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 The laws hold for every degree, size and choice of the request but five, which no search tries: `recompute.every`,
 `recompute.modules`, a pipeline schedule other than 1F1B, groups with a second copy of the weights that are no part of a
-node, and NVMe in place of the host where the request does not say what drives give. `any` prefers stacks that were measured: an unmeasured one may be
-faster only where a measured one has room on the device and is in time.
+node, and NVMe in place of the host where the request does not say what drives give. `any` prefers stacks that were
+measured: an unmeasured one may be faster only where a measured one has room on the device and is in time.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
 from plimsoll.planners.architecture.decoder import (
     Half,
     attention_half,
@@ -55,10 +55,11 @@ def attention_sublayer(
     bias: bool = False,
     output_bias: bool | None = None,
     norm: QueryKeyNorm = QueryKeyNorm.NONE,
-    beside: tuple[Weight, ...] = (),
+    sinks: str | None = None,
 ) -> Sublayer:
-    """Return grouped attention with separate matrices, and what stands `beside` them; biases are in all or in none
-    unless `output_bias` says otherwise of the last."""
+    """Return grouped attention with separate matrices, and `sinks` of that name; biases are in all or in none unless
+    `output_bias` says otherwise of the last."""
+    size = replace(size, has_sinks=sinks is not None)
     return Sublayer(
         half=attention_half(size),
         weights=(
@@ -66,7 +67,7 @@ def attention_sublayer(
                 ATTENTION, size, qkv_bias=bias, output_bias=bias if output_bias is None else output_bias
             ),
             *query_key_norm_weights(ATTENTION, size, norm),
-            *beside,
+            *(() if sinks is None else (sink_weight(sinks, size),)),
         ),
         kv=size.kv_state(),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.jobs.context_ranks import exchange_lacks, ring_lacks
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.memory.shards import have_unequal_parts, tensor_divisions, uneven_matrices
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.stacks.model_code import in_words
 
 MOST_NAMED = 3  # kinds of matrices that one message lists
 
@@ -162,12 +164,47 @@ def _recurrent(case: Case, job: Job) -> str:
     return f"context_parallel {context} cannot be planned: {job.model.model_type} has recurrent layers."
 
 
+def _rings_without_code(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a ring of context ranks meets attention that the stack has no code for."""
+    if not ring_lacks(job):
+        return NOWHERE
+    ring: BoolArray = layouts.context_parallel > layouts.context_all_to_all
+    return ring
+
+
+def _ring(case: Case, job: Job) -> str:
+    context, lacked = case.layout.context_parallel, ring_lacks(job)
+    way = "" if exchange_lacks(job) else f" With context_all_to_all {context} all of them exchange heads instead."
+    name = job.profile.name
+    return f"context_parallel {context}: {name} has no code for {in_words(lacked)} in a ring of ranks.{way}"
+
+
+def _exchanges_without_code(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where context ranks all exchange heads of attention that the stack has no such code for."""
+    if not exchange_lacks(job):
+        return NOWHERE
+    ranks = layouts.context_all_to_all
+    alone: BoolArray = (ranks > 1) & (ranks == layouts.context_parallel)
+    return alone
+
+
+def _exchange(case: Case, job: Job) -> str:
+    ranks, lacked = case.layout.context_all_to_all, exchange_lacks(job)
+    way = "" if ring_lacks(job) else " Fewer of them may, beside a ring."
+    name = job.profile.name
+    return f"context_all_to_all {ranks}: {name} has no code for {in_words(lacked)} where all ranks exchange heads.{way}"
+
+
 CONTEXT_NEEDS_ATTENTION = Rule(
     name="context_needs_attention",
     field="context_parallel",
-    reads=("context_parallel",),
-    reason="context parallelism cannot be planned for recurrent layers",
-    breaches=(Breach(where=_cuts_recurrent, words=_recurrent),),
+    reads=("context_parallel", "context_all_to_all"),
+    reason="the stack needs code for the model's attention over context_parallel ranks",
+    breaches=(
+        Breach(where=_cuts_recurrent, words=_recurrent),
+        Breach(where=_rings_without_code, words=_ring),
+        Breach(where=_exchanges_without_code, words=_exchange),
+    ),
 )
 
 

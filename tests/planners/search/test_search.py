@@ -265,6 +265,19 @@ def test_a_plan_that_has_room_but_for_what_waits_for_its_copies_fits_tightly():
     assert answer.verdict == "tight"
 
 
+@pytest.mark.parametrize(
+    ("name", "sequence_length", "exchanging"), [("openai/gpt-oss-20b", 32768, 4), ("google/gemma-3-27b-it", 512, 1)]
+)
+def test_context_ranks_of_a_window_all_exchange_heads(name: str, sequence_length: int, exchanging: int):
+    # A ring has no windows; Gemma 3's of 1,024 tokens are none in sequences of 512, where the ring is simpler.
+    asked = question(
+        model=described(name),
+        gpus=16, global_batch_size=8, framework="megatron", sequence_length=sequence_length,
+        layout={"context_parallel": 4},
+    )  # fmt: skip
+    assert plan_without_advice(asked).plan.layout.context_all_to_all == exchanging
+
+
 def test_the_most_ranks_of_a_node_exchange_heads_where_that_is_faster():
     # Two nodes of eight: 512 tokens a rank are too few for attention to hide fifteen hops of a ring.
     asked = question(

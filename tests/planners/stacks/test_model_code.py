@@ -33,7 +33,10 @@ def model(name: str) -> ModelSpec:
         (MAMBA, {"mamba"}),
         (NEMOTRON_H, {"mamba2"}),
         (QWEN3_NEXT, {"delta_rule", "experts"}),
-        (DEEPSEEK, {"latent_attention", "experts"}),
+        (DEEPSEEK, {"latent_attention", "wider_keys", "experts"}),
+        ("deepseek-ai/DeepSeek-V3.2", {"latent_attention", "wider_keys", "chosen_tokens", "experts"}),
+        ("openai/gpt-oss-20b", {"sliding_window", "sinks", "experts"}),
+        ("google/gemma-3-27b-it", {"sliding_window", "vision"}),
         # BLOOM adds ALiBi to its scores, and has neither a rotation nor an embedding of positions.
         (BLOOM, {"position_bias"}),
         (GPT2, {"learned_positions"}),
@@ -85,3 +88,4 @@ def test_what_a_profile_says_of_models_are_traits_and_none_of_them_twice(framewo
     named = [*code.lacks, *code.unknown]
     assert set(named) <= set(TRAITS)
     assert len(named) == len(set(named))
+    assert {*code.ring_lacks, *code.exchange_lacks} <= set(TRAITS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import FULL, SELECTIVE
@@ -21,6 +22,10 @@ from tests.planners.training_cases import job, one_layout
 # Four experts in each layer.
 EXPERTS = small_mixtral()
 SIX_EXPERTS = small_mixtral(num_local_experts=6)
+GPT_OSS, DEEPSEEK_V3 = (
+    describe_config(catalogue().model(name).config, name=name)
+    for name in ("openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3")
+)
 RECURRENT = describe_config(
     {
         "model_type": "bamba", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -200,6 +205,22 @@ CASES = (
         asked={"model": RECURRENT},
         layout={"context_parallel": 2},
         numbers=("context_parallel 2", "bamba"),
+    ),
+    Counterexample(
+        rule="context_needs_attention",
+        breach=1,
+        framework="megatron",
+        asked={"model": GPT_OSS},
+        layout={"context_parallel": 2},
+        numbers=("context_parallel 2", "sliding windows, attention sinks in a ring", "context_all_to_all 2"),
+    ),
+    Counterexample(
+        rule="context_needs_attention",
+        breach=2,
+        framework="megatron",
+        asked={"model": DEEPSEEK_V3},
+        layout={"context_parallel": 2, "context_all_to_all": 2},
+        numbers=("context_all_to_all 2", "keys wider than values"),
     ),
     Counterexample(
         rule="sequence_parallel_needs_tensor", layout={"sequence_parallel": True}, numbers=("tensor_parallel above 1",)
