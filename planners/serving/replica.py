@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import KvKind, ModelSpec
@@ -15,7 +16,17 @@ from plimsoll.planners.serving.answer import (
     StageServingMemory,
 )
 from plimsoll.planners.serving.cache.kv_formats import layer_bytes_per_token
-from plimsoll.planners.serving.cache.pools import GROWING, Bucket, Cache, Capacity, Pools, least, requests_held
+from plimsoll.planners.serving.cache.pools import (
+    GROWING,
+    Bucket,
+    Cache,
+    Capacity,
+    Pools,
+    least,
+    requests_held,
+    requests_running,
+    shared,
+)
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.budgets import stage_budgets
 from plimsoll.planners.serving.engines.caches import replica_cache
@@ -35,7 +46,7 @@ class Replica:
     """A replica's degrees and what follows from them.
 
     `places` is how many requests of the traffic run at once, the lesser of what
-    the cache holds and the engine's batch limit. `keeps_limit` is false where the
+    the cache holds of those on their way and the engine's batch limit. `keeps_limit` is false where the
     engine would take more of the card than is free. `share_bytes` is what the engine means to take of a GPU of the
     binding stage, `held_bytes` what of it is not for the cache; `least_blocks` are the cache's at the low end of
     its band. `pools` are the units that all
@@ -105,7 +116,8 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     lows = [cache.pools(budget.available_low_bytes, stage) for budget, stage in zip(budgets, layers, strict=True)]
     low = cache.capacity(least(lows), max_model_len=settings.max_model_len)
     keeps_limit = memory.claimed_bytes <= memory.limit_bytes
-    requests = requests_held(cache.usable(pools), [cache.held(tokens) for tokens in settings.sequence_tokens])
+    lengths = settings.sequence_tokens
+    requests = requests_held(shared(cache, pools, lengths), [cache.held(tokens) for tokens in lengths])
     fits = held.fits_one_request and keeps_limit
     ranks = degrees.attention_data_parallel
     return Replica(
@@ -118,7 +130,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         share_bytes=budgets[binding].requested_bytes,
         held_bytes=budgets[binding].held_bytes,
         least_blocks=low.blocks,
-        places=min(requests, settings.most_running) * ranks,
+        places=min(_running(settings, cache, pools) if requests else 0, settings.most_running) * ranks,
         stages=stages,
         cache=cache,
         pools=pools,
@@ -148,11 +160,21 @@ def _contexts(settings: Settings, cache: Cache, pools: Pools, ranks: int) -> tup
     lengths = [settings.max_model_len]
     while lengths[-1] // 2 >= LEAST_CONTEXT_TOKENS and len(lengths) < MOST_CONTEXTS:
         lengths.append(lengths[-1] // 2)
-    usable = cache.usable(pools)
     return tuple(
-        KvContext(tokens=tokens, requests=requests_held(usable, [cache.held(tokens)]) * ranks)
+        KvContext(tokens=tokens, requests=requests_held(shared(cache, pools, [tokens]), [cache.held(tokens)]) * ranks)
         for tokens in reversed(lengths)
     )
+
+
+def _running(settings: Settings, cache: Cache, pools: Pools) -> int:
+    """Return how many requests of the traffic are on their way at once in the pools of one rank.
+
+    An engine that takes room as tokens come holds as much of an answer, on average, as its scheduler says; the longer
+    an answer, the longer it runs.
+    """
+    part = settings.profile.scheduling.held_output_fraction
+    needs = [(cache.held(first + math.ceil(last * part)), last) for first, last in settings.lengths]
+    return requests_running(shared(cache, pools, settings.sequence_tokens), needs)
 
 
 def _last_block_waste(settings: Settings, cache: Cache) -> float:

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import Quantiles, SimulatedLoad
+from plimsoll.planners.serving.cache.pools import shared
 from plimsoll.planners.serving.replica import Replica
 from plimsoll.planners.serving.settings.lengths import sampled_lengths
 from plimsoll.planners.serving.settings.settings import Settings
@@ -254,7 +255,7 @@ class SimulatedReplica:
     def _room(self) -> tuple[float, float]:
         """Return the tokens that the whole cache would hold of one request's growth, and what one takes beside them."""
         cache, settings = self.replica.cache, self.settings
-        usable = cache.usable(self.replica.pools)
+        usable = shared(cache, self.replica.pools, settings.sequence_tokens)
         block = cache.block_size
         more = max(PROBED_BLOCKS, -(-settings.output_tokens // block)) * block
 

@@ -7,8 +7,9 @@ engine hands it out. Every tuple here has one entry for each pool.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import sub
 from typing import Protocol, TypeAlias
 
 from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec
@@ -88,7 +89,10 @@ class Cache(Protocol):
         """Return what the engine keeps for one request of `tokens` at its longest."""
 
     def held(self, tokens: int) -> Pools:
-        """Return what a running request of `tokens` takes."""
+        """Return what a running request of `tokens` takes between two steps."""
+
+    def filling(self, tokens: int) -> Pools:
+        """Return what one takes at most while its prompt is computed: what leaves a window is freed after a step."""
 
     def slots_held(self, tokens: int) -> tuple[int, int]:
         """Return the token slots that a request takes in caches that grow, and how many stay empty."""
@@ -109,10 +113,23 @@ def holds(pools: Pools, needs: Pools) -> bool:
     return all(have >= need for have, need in zip(pools, needs, strict=True))
 
 
+def shared(cache: Cache, pools: Pools, lengths: Iterable[int]) -> Pools:
+    """Return the units that requests of these tokens share, besides what the prompt of one takes more in its step."""
+    more = [tuple(map(sub, cache.filling(tokens), cache.held(tokens))) for tokens in lengths]
+    return tuple(max(0, have - max(own)) for have, *own in zip(cache.usable(pools), *more, strict=True))
+
+
 def requests_held(pools: Pools, needs: Sequence[Pools]) -> int:
     """Return how many requests the pools hold that each take one of `needs` for an equal part of them."""
     totals = needs[0] if len(needs) == 1 else tuple(map(sum, zip(*needs, strict=True)))
     return min(have * len(needs) // total for have, total in zip(pools, totals, strict=True) if total)
+
+
+def requests_running(pools: Pools, needs: Sequence[tuple[Pools, int]]) -> int:
+    """Return the same of requests that take one of `needs` while they run, each for so long."""
+    whole = sum(steps for _, steps in needs)
+    totals = [sum(units[pool] * steps for units, steps in needs) for pool in range(len(pools))]
+    return min(have * whole // total for have, total in zip(pools, totals, strict=True) if total)
 
 
 def caching_blocks(model: ModelSpec) -> tuple[Block, ...]:

@@ -188,6 +188,10 @@ class TokenPools:
         if self.recurrent:
             yield self.states_per_request
 
+    def filling(self, tokens: int) -> Pools:
+        """Return the same: a prompt takes no more while it is computed."""
+        return self.held(tokens)
+
     def slots_held(self, tokens: int) -> tuple[int, int]:
         """Return the token slots of the pages of all tokens, and how many stay empty."""
         return -(-tokens // self.block_size) * self.block_size, -tokens % self.block_size

@@ -218,3 +218,10 @@ class Scheduling:
     expectation_steps: int = 1
     most_expected_tokens: int = 0
     spare_steps: int = 0
+
+    @property
+    def held_output_fraction(self) -> float:
+        """Return how much of their answers running requests hold room for on average, begun one after another."""
+        if self.admission is Admission.WHOLE:
+            return 1.0
+        return (1.0 + self.least_expected_output) / 2

@@ -131,8 +131,8 @@ def sampled_lengths(
 
 def traffic_of(
     question: ServingQuestion, input_tokens: int, output_tokens: int, max_model_len: int
-) -> tuple[Traffic, tuple[int, ...]]:
-    """Return the mean request, and the lengths at their end of all of them, cut at the longest context."""
+) -> tuple[Traffic, tuple[tuple[int, int], ...]]:
+    """Return the mean request, and the tokens in and out of all that differ, cut at the longest context."""
     draft = question.speculative
     traffic = Traffic(
         input_tokens=input_tokens,
@@ -144,5 +144,6 @@ def traffic_of(
     inputs, outputs = sampled_lengths(question, input_tokens, output_tokens)
     if any(block.cross is not None for block in question.model.layers):
         # The prompt is the encoder's: the decoder's own sequence is what it puts out.
-        return traffic, tuple(min(max_model_len, last) for last in outputs)
-    return traffic, tuple(min(max_model_len, first + last) for first in inputs for last in outputs)
+        return traffic, tuple((0, min(max_model_len, last)) for last in outputs)
+    shortest = [min(first, max_model_len - 1) for first in inputs]
+    return traffic, tuple((first, min(max_model_len - first, last)) for first in shortest for last in outputs)

@@ -27,7 +27,7 @@ WHOLE_PROMPT_MARGIN = 64
 class Settings:
     """What the engine runs with. `concurrency` is None where the client named none.
 
-    `sequence_tokens` are requests' lengths at their end, each for an equal part of them.
+    `lengths` are requests' tokens in and out, each for an equal part of them.
 
     `gpu_memory_utilization` is the engine's own fraction under its own name
     (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
@@ -44,7 +44,7 @@ class Settings:
     input_tokens: int
     output_tokens: int
     traffic: Traffic
-    sequence_tokens: tuple[int, ...]
+    lengths: tuple[tuple[int, int], ...]
     concurrency: int | None
     requests_per_second: float | None
     gpu_memory_utilization: float | None
@@ -63,6 +63,11 @@ class Settings:
     def request_tokens(self) -> int:
         """Return a request's tokens at its end."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def sequence_tokens(self) -> tuple[int, ...]:
+        """Return requests' lengths at their end, each for an equal part of them."""
+        return tuple(first + last for first, last in self.lengths)
 
     @property
     def most_running(self) -> int:
@@ -102,7 +107,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         notes.append(f"engine_version {profile.version}, the {which}.")
     longest = max_model_len(question, notes)
     input_tokens, output_tokens = mean_request(question, longest, notes)
-    traffic, sequences_tokens = traffic_of(question, input_tokens, output_tokens, longest)
+    traffic, lengths = traffic_of(question, input_tokens, output_tokens, longest)
     chunks = chunks_prompts(question, profile)
     prompt = longest_prompt(question, input_tokens, longest)
     batched = _batched_tokens(question, profile, tier, longest, prompt, notes, chunks=chunks)
@@ -121,7 +126,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         traffic=traffic,
-        sequence_tokens=sequences_tokens,
+        lengths=lengths,
         concurrency=question.concurrency,
         requests_per_second=question.requests_per_second,
         gpu_memory_utilization=question.gpu_memory_utilization or profile.gpu_memory_utilization,

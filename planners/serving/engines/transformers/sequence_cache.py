@@ -75,6 +75,10 @@ class SequenceCache:
         """Return the bytes that a running sequence of `tokens` takes."""
         return self.set_aside(self.max_model_len if self.is_static else tokens)
 
+    def filling(self, tokens: int) -> Pools:
+        """Return the same: a prompt takes no more while it is computed."""
+        return self.held(tokens)
+
     def slots_held(self, tokens: int) -> tuple[int, int]:
         """Return the token slots of a sequence, and how many stay empty."""
         slots = self.max_model_len if self.is_static else tokens

@@ -110,12 +110,17 @@ class CompressedCache(BlockPool):
         return (sum(group.blocks(tokens, self.in_flight_tokens) for group in self.groups),)
 
     def held(self, tokens: int) -> Pools:
-        """Return the blocks that a running request of `tokens` fills: never more than its tokens need."""
-        return (
-            sum(
-                min(group.blocks(tokens, self.in_flight_tokens), -(-tokens // group.block_tokens))
-                for group in self.groups
-            ),
+        """Return the blocks that a running request of `tokens` fills between two steps."""
+        return (self._filled(tokens, 1),)
+
+    def filling(self, tokens: int) -> Pools:
+        """Return the blocks that it fills at most while its prompt is computed."""
+        return (self._filled(tokens, self.in_flight_tokens),)
+
+    def _filled(self, tokens: int, in_flight_tokens: int) -> int:
+        """Return the blocks that a request fills with so many tokens of a step: never more than its tokens need."""
+        return sum(
+            min(group.blocks(tokens, in_flight_tokens), -(-tokens // group.block_tokens)) for group in self.groups
         )
 
     def slots_held(self, tokens: int) -> tuple[int, int]:

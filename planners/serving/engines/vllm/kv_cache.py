@@ -84,8 +84,16 @@ class CacheLayout(BlockPool):
         return (self.blocks_per_request(tokens),)
 
     def held(self, tokens: int) -> Pools:
-        """Return the blocks that a running request of `tokens` fills."""
-        return (self.blocks_held(tokens),)
+        """Return the blocks that a running request of `tokens` fills between two steps."""
+        return (self.blocks_held(tokens, in_flight_tokens=1),)
+
+    def filling(self, tokens: int) -> Pools:
+        """Return the blocks that it fills at most while its prompt is computed.
+
+        Source: vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`: blocks that a window has left
+        are freed before the next step's are taken.
+        """
+        return (self.blocks_held(tokens, in_flight_tokens=self.in_flight_tokens),)
 
     def stage_block_bytes(self, layers: range) -> int:
         """Return one block's bytes on a stage: the most layers any group has there, a page each."""
@@ -101,11 +109,14 @@ class CacheLayout(BlockPool):
 
     def blocks_per_request(self, tokens: int) -> int:
         """Return the blocks the engine sets aside for one request of `tokens` at its longest."""
+        in_flight = self.in_flight_tokens
         if self.is_one_group:
-            return self._group_blocks(self.buckets[0], tokens)
-        return sum(self.bucket_groups(bucket) * self._group_blocks(bucket, tokens) for bucket in self.buckets)
+            return self._group_blocks(self.buckets[0], tokens, in_flight)
+        return sum(
+            self.bucket_groups(bucket) * self._group_blocks(bucket, tokens, in_flight) for bucket in self.buckets
+        )
 
-    def _group_blocks(self, bucket: Bucket, tokens: int) -> int:
+    def _group_blocks(self, bucket: Bucket, tokens: int, in_flight_tokens: int) -> int:
         kind, window = bucket.state.kind, bucket.state.window
         if kind is KvKind.RECURRENT:
             return self.recurrent_blocks
@@ -115,16 +126,17 @@ class CacheLayout(BlockPool):
             local = -(-tokens // self.context_parallel)
             return -(-local // bucket.block_size)
         if kind is KvKind.CHUNKED_LOCAL:
-            return -(-min(window + self.in_flight_tokens, tokens) // bucket.block_size)
-        kept = min(window - 1 + self.in_flight_tokens, tokens)
+            return -(-min(window + in_flight_tokens, tokens) // bucket.block_size)
+        kept = min(window - 1 + in_flight_tokens, tokens)
         # The window may begin inside a block, so one block more.
         return -(-kept // bucket.block_size) + 1
 
-    def blocks_held(self, tokens: int) -> int:
-        """Return the blocks that a running request of `tokens` fills: never more than its tokens need."""
+    def blocks_held(self, tokens: int, *, in_flight_tokens: int) -> int:
+        """Return the blocks that a request of `tokens` fills with so many of a step: no more than it has."""
         buckets = self.buckets[:1] if self.is_one_group else self.buckets
         return sum(
-            (1 if self.is_one_group else self.bucket_groups(bucket)) * self._held(bucket, tokens) for bucket in buckets
+            (1 if self.is_one_group else self.bucket_groups(bucket)) * self._held(bucket, tokens, in_flight_tokens)
+            for bucket in buckets
         )
 
     def slots_held(self, tokens: int) -> tuple[int, int]:
@@ -134,13 +146,13 @@ class CacheLayout(BlockPool):
             if bucket.state.kind in FIXED:
                 continue
             groups = 1 if self.is_one_group else self.bucket_groups(bucket)
-            taken = groups * self._held(bucket, tokens) * bucket.block_size
+            taken = groups * self._held(bucket, tokens, 1) * bucket.block_size
             slots += taken
             empty += groups * (-tokens % bucket.block_size)
         return slots, empty
 
-    def _held(self, bucket: Bucket, tokens: int) -> int:
-        most = self._group_blocks(bucket, tokens)
+    def _held(self, bucket: Bucket, tokens: int, in_flight_tokens: int) -> int:
+        most = self._group_blocks(bucket, tokens, in_flight_tokens)
         return most if bucket.state.kind in FIXED else min(most, -(-tokens // bucket.block_size))
 
 

@@ -16,6 +16,7 @@ from plimsoll.planners.serving.cache.pools import (
     layer_indices,
     least,
     requests_held,
+    requests_running,
     states_of,
 )
 from tests.planners.serving.factories import hybrid, model
@@ -42,6 +43,12 @@ def test_requests_of_several_lengths_take_their_mean():
     assert requests_held((100,), [(10,), (30,)]) == 5
     # Of the second pool each takes 1: 4.
     assert requests_held((100, 4), [(10, 1), (30, 1)]) == 4
+
+
+def test_requests_that_run_longer_take_their_room_longer():
+    # One that takes 20 for 3 steps beside one that takes 10 for 1: (20 x 3 + 10) / 4 = 17.5 at any moment.
+    assert requests_running((70,), [((10,), 1), ((20,), 3)]) == 4
+    assert requests_running((69,), [((10,), 1), ((20,), 3)]) == 3
 
 
 def test_a_bucket_counts_its_layers_in_a_stage():

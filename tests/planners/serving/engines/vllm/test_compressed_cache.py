@@ -93,8 +93,10 @@ def test_groups_are_as_long_as_pads_least(lengths, layers):
 
 
 def test_a_short_request_fills_few_blocks():
-    # Of 100 tokens: 1 of entries, ceil(100 / 64) = 2 of each group of windows, at most ceil(100 / 4) and / 8 of states.
-    assert cache_of().held(100) == (1 + 2 + 2 + 25 + 13,)
+    # Of 100 tokens: 1 of entries, ceil(100 / 64) = 2 of each group of windows, at most ceil(100 / 4) and / 8 of states;
+    # between two steps 8 tokens of the first of these, in 2 blocks or in parts of 3.
+    assert cache_of().filling(100) == (1 + 2 + 2 + 25 + 13,)
+    assert cache_of().held(100) == (1 + 2 + 2 + 3 + 13,)
     assert cache_of().slots_held(100) == (256, 156)
 
 
@@ -102,7 +104,7 @@ def test_a_short_request_fills_few_blocks():
 def test_longer_requests_never_take_fewer_blocks(tokens):
     cache = cache_of()
     assert cache.set_aside(tokens) <= cache.set_aside(tokens + 1)
-    assert cache.held(tokens) <= cache.set_aside(tokens)
+    assert cache.held(tokens) <= cache.filling(tokens) <= cache.set_aside(tokens)
 
 
 @pytest.mark.parametrize(("profile", "kv", "degrees", "refusal"), [

@@ -15,6 +15,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.cache.block_pool import usable_blocks
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
+from plimsoll.planners.serving.cache.pools import requests_held, shared
 from plimsoll.planners.serving.engines.vllm.kv_cache import (
     CacheLayout,
     cache_layout,
@@ -114,8 +115,20 @@ def test_3459_blocks_hold_three_requests_of_full_and_windowed_attention():
 
 def test_a_running_request_shorter_than_the_window_fills_no_spare_block():
     layout = layout_of(hybrid(full=1, sliding=1, window=1024), in_flight_tokens=1024)
-    assert layout.blocks_held(160) == 10 + 10
-    assert layout.blocks_held(16384) == 1024 + 129
+    assert layout.held(160) == layout.filling(160) == (10 + 10,)
+    # Between two steps a window of 1,024 and the token that comes lie in 64 blocks, or 65 where they begin inside one.
+    assert layout.held(16384) == (1024 + 65,)
+    assert layout.filling(16384) == (1024 + 129,)
+
+
+def test_requests_share_what_the_prompt_of_one_leaves():
+    # A prompt takes 64 blocks more than the 1,089 of a running request: 64 and a null block beside 4 x 1,089 are 4,421,
+    # which hold three prompts of 1,153 blocks at most.
+    layout = layout_of(hybrid(full=1, sliding=1, window=1024), in_flight_tokens=1024)
+    room = shared(layout, (3459,), [16384])
+    assert room == (layout.usable((3459,))[0] - 64,)
+    assert requests_held(room, [layout.held(16384)]) == 3
+    assert requests_held(shared(layout, (4421,), [16384]), [layout.held(16384)]) == 4
 
 
 @pytest.mark.parametrize(
@@ -227,7 +240,7 @@ def test_full_attention_layers_of_unlike_widths_share_one_group():
     assert layout.groups == 1
     assert layout.stage_block_bytes(range(4)) == 192 * 1024
     assert layout.stage_block_bytes(range(1, 3)) == 96 * 1024
-    assert (layout.blocks_per_request(33), layout.blocks_held(33)) == (3, 3)
+    assert (layout.blocks_per_request(33), layout.held(33)) == (3, (3,))
 
 
 def test_a_stage_pays_for_the_most_layers_any_group_has_there():
@@ -251,7 +264,7 @@ def test_twice_the_blocks_hold_twice_the_requests(blocks, tokens):
 def test_twice_the_tokens_take_twice_the_cache_of_whole_blocks(tokens):
     layout = layout_of()
     assert layout.blocks_per_request(2 * 16 * tokens) == 2 * layout.blocks_per_request(16 * tokens)
-    assert layout.blocks_held(tokens) <= layout.blocks_per_request(tokens)
+    assert layout.held(tokens) <= layout.filling(tokens) <= (layout.blocks_per_request(tokens),)
 
 
 def test_an_encoders_output_has_a_group_of_its_own():
@@ -260,7 +273,7 @@ def test_an_encoders_output_has_a_group_of_its_own():
     layout = layout_of(published("google-t5/t5-small"), source_tokens=1000)
     assert (layout.groups, layout.group_size) == (2, 6)
     assert layout.stage_block_bytes(range(12)) == 6 * 32768
-    assert (layout.blocks_per_request(512), layout.blocks_held(1)) == (32 + 63, 1 + 63)
+    assert (layout.blocks_per_request(512), layout.held(1)) == (32 + 63, (1 + 63,))
     assert layout.slots_held(17) == (32, 15)
 
 
