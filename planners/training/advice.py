@@ -49,14 +49,17 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
 
     All but the change of the number of GPUs are planned on the
     answer's. A change that still does not fit, that fits no better, or that the
-    framework cannot do, is left out.
+    framework cannot do, is left out. Where nothing on the host is needed, that alone is said.
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(on_gpus(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     yield from _offered(host_memory(pinned, answer.plan.memory), question, answer, best)
+    on_device = tuple(_offered(_off_the_host(pinned, answer), question, answer, best))
+    if on_device:
+        yield from on_device
+        return
     first, fastest = None, math.inf
-    unchanged = itertools.chain(_off_the_host(pinned, answer), keeping_the_result(pinned))
-    for first in _offered(unchanged, question, answer, best):
+    for first in _offered(keeping_the_result(pinned), question, answer, best):
         fastest = min(fastest, first.step_seconds)
         yield first
     if first is None:
