@@ -163,21 +163,31 @@ class SimulatedReplica:
         # for those before them as long as the first do for as many.
         waiting = min(followed - running, max(MOST_WAITING, LONG_QUEUES * running))
         further = followed - running - waiting
+        # Requests that run from the start meet no prompts, and those behind them few: as many as have theirs computed
+        # at a time come before those that count.
+        waiting_first = waiting + round(running * self._prompt_part(each))
         counted = max(running, FEWEST_COUNTED if self._is_even else FEWEST_UNEVEN)
         load = closed_loop_load(
-            self._lengths(running + 2 * waiting + counted),
+            self._lengths(running + waiting + waiting_first + counted),
             clients=running + waiting,
             begun=self._cut(running_lengths(*self._samples(), running)),
-            followed=waiting + counted,
+            followed=waiting_first + counted,
         )
         run = self._run(load, weight)
-        told = run.served[running + waiting : running + waiting + counted]
+        told = run.served[running + waiting_first : running + waiting_first + counted]
         cycle = sum(each.done_at - each.sent_at for each in told) / len(told)
         later = further * cycle / (running + waiting)
         cycle += later
         for request in told:
             request.sent_at -= later
         return run.told(CLOSED_LOOP, told, requests_per_second=clients / max(cycle, LEAST_SECONDS))
+
+    def _prompt_part(self, running: float) -> float:
+        """Return what part of the engine's time prompts take while so many requests run on a rank."""
+        pace, ranks = self.deployment.pace, self.replica.degrees.attention_data_parallel
+        requests = min(running * ranks, float(self.replica.places))
+        prompts = requests / ranks * pace.prompt_seconds
+        return prompts / pace.engine_seconds(requests, self.settings.output_tokens)
 
     def at_rate(self, requests_per_second: float, running: float) -> SimulatedLoad:
         """Return what requests see that come at random at a rate which about so many keep up with on all replicas."""

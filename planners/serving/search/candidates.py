@@ -103,7 +103,7 @@ def judged(
     asked, slo = settings.concurrency, question.slo
     has_slo = slo is not None and (slo.ttft_seconds is not None or slo.tpot_seconds is not None)
     rate = settings.requests_per_second
-    concurrency, state = asked or replicas, None
+    concurrency, state, is_outrun = asked or replicas, None, False
     keeps_up = None if asked is None else replica.fits and asked <= replica.places * replicas
     if rate is not None:
         state = None if deployment is None else deployment.at_rate(rate)
@@ -113,6 +113,7 @@ def judged(
         state, keeps_up = burst.state, replica.fits and burst.keeps_up
     elif deployment is not None and rate is not None:
         # Where requests outrun the replicas, what those deliver when full.
+        is_outrun = state is None
         concurrency = deployment.most_running if state is None else max(1, round(state.running))
         state = state or deployment.at(concurrency)
     elif deployment is not None:
@@ -129,7 +130,8 @@ def judged(
         concurrency=concurrency,
         state=state,
         meets_concurrency=keeps_up,
-        meets_slo=keeps_slo(question, state) if has_slo else None,
+        # Who waits ever longer keeps no latency, whatever full replicas take.
+        meets_slo=(keeps_slo(question, state) and not is_outrun) if has_slo else None,
     )
 
 

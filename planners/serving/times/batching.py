@@ -148,8 +148,9 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, re
     """Return the steady state of replicas with `clients` and room for `places` each.
 
     Where the running requests' prompts and steps take the engine longer than a request seems to take, all of it takes
-    as much longer. Clients beyond the places wait for one (Little's law: clients = rate x time); a request holds its
-    place no longer than the engine works on it, and not while the host reads and sends it.
+    as much longer, a step no longer than one full of prompts (`Pace.longest_token_seconds`). Clients beyond the places
+    wait for one (Little's law: clients = rate x time); a request holds its place no longer than the engine works on it,
+    and not while the host reads and sends it.
     """
     running = min(clients, float(places))
     tpot = pace.token_seconds(running)
@@ -157,8 +158,10 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, re
     decoding = (traffic.output_tokens - 1) * tpot
     engine = pace.engine_seconds(running, traffic.output_tokens)
     alone = first + decoding
-    stretched = max(1.0, engine / alone)
-    tpot, first, decoding = tpot * stretched, first * stretched, decoding * stretched
+    if engine > alone:
+        tpot = min(tpot * engine / alone, pace.longest_token_seconds(running))
+        decoding = (traffic.output_tokens - 1) * tpot
+        first = engine - decoding
     rate = clients / (first + decoding)
     if clients > running:
         held = max(engine, alone - _outside_seconds(pace))

@@ -12,6 +12,7 @@ arXiv:2403.02310, section 3.3). No fitted run had stages: these terms are first 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,7 +30,8 @@ class Pace:
     """A replica's times under one traffic.
 
     `attention` is over the sequences that one rank decodes. `prompt_seconds` is what one prompt takes of the engine's
-    time, whose inverse is the most prompts in a second; `prompt_pass_seconds` is its passing through all stages.
+    time, whose inverse is the most prompts in a second; `prompt_pass_seconds` is its passing through all stages, and
+    `full_batch_seconds` that of as many prompts' tokens as a step takes.
     """
 
     work: ReplicaWork
@@ -39,6 +41,7 @@ class Pace:
     first_seconds: float
     prompt_pass_seconds: float
     prompt_seconds: float
+    full_batch_seconds: float
     hop_seconds: float
     hop_seconds_per_request: float
     prompts_per_step: float
@@ -70,12 +73,19 @@ class Pace:
         """Return by how long other requests' prompts hold up a step through all stages.
 
         Each of the others sends one in the time of its own steps. A prompt alone in the pipe holds up by its passing
-        through all stages, many by one stage's part each.
+        through all stages, many by one stage's part each. A step that computes prompts beside has room for a batch of
+        them.
         """
         others = max(1.0, running / self.work.attention_data_parallel) - 1
         sent = others * self.prompts_per_step
         part = pipe_part(self.work.pipeline_parallel, sent * self.prompt_batches)
-        return self.work.efficiency.step.others_prompts * sent * part * self.prompt_pass_seconds
+        seconds = self.work.efficiency.step.others_prompts * sent * part * self.prompt_pass_seconds
+        return min(seconds, self.most_prompts_seconds)
+
+    @property
+    def most_prompts_seconds(self) -> float:
+        """Return what prompts add to a step at most: no bound where they have steps of their own, before all others."""
+        return self.full_batch_seconds if self.work.mixes_prompts else math.inf
 
     def token_seconds(self, running: float) -> float:
         """Return the time between two tokens of one of `running` requests that run at once.
@@ -84,8 +94,15 @@ class Pace:
         until its part has passed all of them. Tokens are drafted by one layer, as by
         multi-token prediction (arXiv:2412.19437, section 2.2) and EAGLE (arXiv:2401.15077).
         """
+        return self._token_seconds(running, self.others_seconds(running))
+
+    def longest_token_seconds(self, running: float) -> float:
+        """Return the same where every step carries as many prompts as it has room for."""
+        return self._token_seconds(running, self.most_prompts_seconds)
+
+    def _token_seconds(self, running: float, prompts_seconds: float) -> float:
         hops = self.hop_seconds + self.rank_requests(running) * self.hop_seconds_per_request
-        seconds = self.step_seconds(running) + self.others_seconds(running) + hops
+        seconds = self.step_seconds(running) + prompts_seconds + hops
         return self.work.token_factor * seconds * (1 + self.drafting_part) / self.tokens_per_step
 
     def first_token_seconds(self, running: float) -> float:
@@ -134,6 +151,7 @@ def _pace(same: ByIdentity[ReplicaWork], traffic: Traffic) -> Pace:
         first_seconds=first.host_seconds + first.prompt * alone + tokens * hop + work.network_seconds,
         prompt_pass_seconds=passing,
         prompt_seconds=passing / work.pipeline_parallel,
+        full_batch_seconds=passing / batches,
         # A hand-over's start takes what a rank waits at an exchange.
         hop_seconds=hops * step.exchange_seconds + work.network_seconds,
         hop_seconds_per_request=hop,

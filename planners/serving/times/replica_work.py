@@ -46,9 +46,10 @@ class ReplicaWork:
     stage, `head` over sequences. `kernels` run in a step, and at `exchanges` of them, counted once for every doubling
     of the ranks, ranks wait for one another. A step takes `batch_tokens` at most. `slowest_stage_part` is what the
     pipeline stage with the most weights reads of those of all; `network_seconds` are the starts of messages from node
-    to node that a token waits for. With `overlaps_host` the host prepares the next step while this one runs. The
-    factors are what a measured run of the same model, GPU and engine took of the estimate. `is_measured` says whether
-    every operator was measured at all, and `unseen` what of the layout no public run had.
+    to node that a token waits for. With `overlaps_host` the host prepares the next step while this one runs, and with
+    `mixes_prompts` steps that decode compute prompts too. The factors are what a measured run of the same model, GPU
+    and engine took of the estimate. `is_measured` says whether every operator was measured at all, and `unseen` what of
+    the layout no public run had.
     """
 
     efficiency: Efficiency
@@ -68,6 +69,7 @@ class ReplicaWork:
     network_seconds: float
     layers: int
     overlaps_host: bool
+    mixes_prompts: bool
     evidence: tuple[Evidence, ...]
     is_measured: bool
     unseen: tuple[str, ...] = ()
@@ -189,6 +191,7 @@ def replica_work(
         network_seconds=_network_hops(model, degrees, within_node) * network_hop_seconds(),
         layers=model.num_layers,
         overlaps_host=profile.overlaps_host,
+        mixes_prompts=profile.scheduling.mixes_prompts,
         evidence=tuple(dict.fromkeys(evidence)),
         is_measured=is_measured,
         unseen=_unseen(degrees, within_node),

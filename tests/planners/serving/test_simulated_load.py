@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
@@ -50,6 +52,20 @@ def test_few_requests_at_random_agree_with_the_closed_form(engine):
     assert load.ttft.mean_seconds == pytest.approx(best.state.ttft_seconds, rel=0.1)
     assert load.tpot.mean_seconds == pytest.approx(best.state.tpot_seconds, rel=0.03)
     assert load.requests_per_second == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("clients", [8, 32, 256])
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_short_answers_come_no_faster_than_prompts_are_computed(clients, tokens):
+    replica, best = simulated(concurrency=clients)
+    asked = replace(best.question, output_tokens=tokens)
+    best = search_fleet([asked]).candidates[0]
+    load = SimulatedReplica(
+        question=asked, settings=best.settings, replica=best.replica, deployment=best.deployment
+    ).closed_loop(clients)
+    # A prompt takes a share of full batches; steps are looked up, which rounds them by a few hundredths.
+    assert load.requests_per_second * best.deployment.pace.prompt_seconds <= 1.03
+    assert load.requests_per_second == pytest.approx(best.state.requests_per_second, rel=0.25)
 
 
 def test_clients_keep_their_number():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from plimsoll.planners.questions import ServiceLevel
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.search.ranking import rank
 from plimsoll.planners.serving.search.search import search_fleet
@@ -35,6 +36,13 @@ def test_what_misses_a_latency_least_comes_before_what_holds_more_requests():
     near = candidate(tpot_seconds=0.014, meets_concurrency=False, concurrency=4)
     far = candidate(tpot_seconds=0.024, meets_concurrency=True, concurrency=4)
     assert rank(near) < rank(far)
+
+
+def test_requests_that_outrun_the_replicas_keep_no_latency():
+    asked = question(requests_per_second=1e4, slo=ServiceLevel(ttft_seconds=1e4, tpot_seconds=1e4))
+    answer = plan_serving(asked)
+    assert answer.plan.performance.ttft_seconds < 1e4
+    assert (answer.meets_concurrency, answer.meets_slo) == (False, False)
 
 
 def test_what_requests_outrun_comes_last():

@@ -46,6 +46,17 @@ def test_clients_equal_rate_times_time(clients, places):
     assert seen.requests_per_second * (seen.ttft_seconds + 511 * seen.tpot_seconds) == pytest.approx(clients)
 
 
+@pytest.mark.parametrize("clients", [32, 256])
+@pytest.mark.parametrize("tokens", [2, 8])
+def test_a_step_carries_no_more_prompts_than_a_batch_and_the_others_wait_for_their_first_token(clients, tokens):
+    traffic = Traffic(input_tokens=1500, output_tokens=tokens)
+    pace = pace_of(WORK, traffic)
+    seen = closed_loop(pace, traffic, clients=clients, places=256)
+    batch = WORK.prompt_pass_seconds(1500) * WORK.batch_tokens / 1500
+    assert seen.tpot_seconds <= pace.step_seconds(clients) + batch + 1e-12
+    assert seen.requests_per_second * pace.prompt_seconds <= 1.0 + 1e-12
+
+
 def test_clients_beyond_the_places_wait_and_add_no_throughput():
     full, over = state(64), state(128)
     assert over.requests_per_second == full.requests_per_second
