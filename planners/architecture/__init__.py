@@ -2,10 +2,11 @@
 
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Scan, ScanKernel, Tensor
-from plimsoll.planners.architecture.sequence_state import CompressedState, KvKind, KvState
+from plimsoll.planners.architecture.sequence_state import GROWING, CompressedState, KvKind, KvState
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 
 __all__ = [
+    "GROWING",
     "Block",
     "CompressedState",
     "KvKind",

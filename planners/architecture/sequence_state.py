@@ -18,6 +18,10 @@ class KvKind(StrEnum):
     CROSS_ATTENTION = "cross_attention"
 
 
+# Kinds whose need for room grows with every token.
+GROWING = frozenset({KvKind.FULL_ATTENTION, KvKind.LATENT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentState:
     """A state of fixed size: the last inputs of a short convolution, and the recurrence's own memory.

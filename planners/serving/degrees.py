@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.architecture import GROWING, KvKind, ModelSpec
 from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.learned import Ranks
 from plimsoll.planners.serving.releases.profile import EngineProfile
@@ -124,6 +124,17 @@ def _context_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | 
             f"gives each of {_cached_heads(model)} key-value heads."
         )
     return _impossible("decode_context_parallel", reason, "context-parallel-divides")
+
+
+def context_degrees(model: ModelSpec, profile: EngineProfile, tensor_parallel: int) -> tuple[int, ...]:
+    """Return over how many of the ranks that have the same heads a sequence's cache may be divided, 1 among them."""
+    divides = profile.divides_contexts and all(
+        state.kind in GROWING for block in model.layers for state in (block.kv, block.cross) if state is not None
+    )
+    copies = tensor_parallel // _cached_heads(model) if divides else 1
+    return tuple(
+        degree for degree in range(1, copies + 1) if copies % degree == 0 and tensor_parallel % degree == 0
+    ) or (1,)
 
 
 def _cached_heads(model: ModelSpec) -> int:

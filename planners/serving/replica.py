@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.architecture import GROWING, KvKind, ModelSpec
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import (
     KvCache,
@@ -17,7 +17,6 @@ from plimsoll.planners.serving.answer import (
 )
 from plimsoll.planners.serving.cache.kv_formats import layer_bytes_per_token
 from plimsoll.planners.serving.cache.pools import (
-    GROWING,
     Bucket,
     Cache,
     Capacity,

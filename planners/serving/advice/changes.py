@@ -244,6 +244,8 @@ def _gpus(divided: Divided) -> str:
         parts.append(f"attention data parallel {degrees.attention_data_parallel}")
     if degrees.pipeline_parallel > 1:
         parts.append(f"pipeline parallel {degrees.pipeline_parallel}")
+    if degrees.decode_context_parallel > 1:
+        parts.append(f"decode context parallel {degrees.decode_context_parallel}")
     return f"{found.gpus:,} GPUs as {replicas_text(found)} of {' and '.join(parts)}"
 
 

@@ -57,16 +57,16 @@ def as_found(question: ServingQuestion, found: Candidate) -> ServingQuestion:
     """Return the question with the GPUs, the degrees and the pools that a search found for it."""
     degrees, asked = found.replica.degrees, question.layout
 
-    def of_mixtures(degree: int, fixed: int | None) -> int | None:
+    def of_some(degree: int, fixed: int | None) -> int | None:
         return degree if degree > 1 or fixed is not None else None
 
     layout = ServingLayoutRequest(
         tensor_parallel=degrees.tensor_parallel,
         pipeline_parallel=degrees.pipeline_parallel,
         data_parallel=found.replicas,
-        attention_data_parallel=of_mixtures(degrees.attention_data_parallel, asked.attention_data_parallel),
-        expert_parallel=of_mixtures(degrees.expert_parallel, asked.expert_parallel),
-        decode_context_parallel=asked.decode_context_parallel,
+        attention_data_parallel=of_some(degrees.attention_data_parallel, asked.attention_data_parallel),
+        expert_parallel=of_some(degrees.expert_parallel, asked.expert_parallel),
+        decode_context_parallel=of_some(degrees.decode_context_parallel, asked.decode_context_parallel),
     )
     disaggregated = question.disaggregated
     if disaggregated is not None and isinstance(found.deployment, DisaggregatedDeployment):

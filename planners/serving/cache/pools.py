@@ -19,8 +19,6 @@ from plimsoll.planners.serving.releases.profile import EngineProfile
 Pools: TypeAlias = tuple[int, ...]
 # More units than any card has; for a stage of layers that keep no cache.
 UNBOUNDED = 2**62
-# Kinds whose need for room grows with every token.
-GROWING = frozenset({KvKind.FULL_ATTENTION, KvKind.LATENT})
 # Kinds of which a request needs no more than the last tokens.
 WINDOWED = frozenset({KvKind.SLIDING_WINDOW, KvKind.CHUNKED_LOCAL})
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
 from plimsoll.planners.ground.figures import counted
 from plimsoll.planners.ground.stopping import ShouldStop, never
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from plimsoll.planners.serving.degrees import Degrees, context_degrees, degrees_obstacle, has_experts
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.releases.rules import DegreeRules
 from plimsoll.planners.serving.replica import FITS, Replica, plan_started, work_of
 from plimsoll.planners.serving.search.candidates import Candidate, judged, simulated
 from plimsoll.planners.serving.search.choices import allowed_choices
 from plimsoll.planners.serving.search.divisions import Pools
-from plimsoll.planners.serving.search.ranking import rank, shortfall
+from plimsoll.planners.serving.search.ranking import objective, rank, shortfall
 from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 from plimsoll.planners.serving.times.batching import Deployment
+from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 from plimsoll.planners.serving.weights.divisibility import layout_obstacle, most_tensor_parallel
 from plimsoll.planners.serving.weights.scale_blocks import block_obstacle
 
@@ -31,6 +33,8 @@ MOST_GPUS_IN_FULL, FIRST_DEGREES = 64, 16
 MOST_ATTENTION_RANKS = 1024
 # Candidates whose bursts are simulated, one after the other, until the best is one of them.
 MOST_CONFIRMED = 4
+# Of what is wanted, the part that a sequence's cache divided over ranks has to gain: nobody divides one for less.
+NEXT_TO_NOTHING = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,7 @@ def search_layouts(
     elsewhere: list[PlimsollError | None] = []
     enough = math.inf
     # Made once: it tells what is enough by then.
-    for degrees in _in_order(question, settings.profile.degrees, lambda: enough):  # noqa: B023
+    for degrees in _in_order(question, settings.profile, lambda: enough):  # noqa: B023
         if degrees.gpus > enough and not _is_usual(question, degrees):
             continue
         choices = _replica_choices(question, degrees.gpus)
@@ -163,7 +167,33 @@ def search_layouts(
         if not obstacles and elsewhere and None not in elsewhere:
             obstacles = [each for each in elsewhere if each is not None]
         raise _nothing_left(question, obstacles, considered)
+    if question.layout.decode_context_parallel is None:
+        candidates = _without_needless_contexts(candidates)
     return Found(candidates=tuple(_confirmed(candidates)), considered=considered, excluded=excluded)
+
+
+def _without_needless_contexts(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that divide sequences' caches over ranks and gain next to nothing by it."""
+    undivided = {
+        _without_contexts(each): each for each in candidates if each.replica.degrees.decode_context_parallel == 1
+    }
+
+    def gains(candidate: Candidate) -> bool:
+        plain = undivided.get(_without_contexts(candidate), candidate)
+        if plain is candidate or shortfall(candidate) != shortfall(plain):
+            return plain is candidate or shortfall(candidate) < shortfall(plain)
+        *before, goal = objective(plain)
+        *now, least = objective(candidate)
+        return now < before or least < goal - NEXT_TO_NOTHING * abs(goal)
+
+    return [each for each in candidates if gains(each)]
+
+
+def _without_contexts(candidate: Candidate) -> tuple[Degrees, int, int | None]:
+    """Return what a candidate shares with those that differ in their division of caches alone."""
+    deployment = candidate.deployment
+    prefill = deployment.prefill_replicas if isinstance(deployment, DisaggregatedDeployment) else None
+    return replace(candidate.replica.degrees, decode_context_parallel=1), candidate.replicas, prefill
 
 
 def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError], considered: int) -> PlimsollError:
@@ -226,36 +256,38 @@ def _check_fixed(question: ServingQuestion) -> None:
         )
 
 
-def _in_order(question: ServingQuestion, rules: DegreeRules, enough: Callable[[], float]) -> Iterator[Degrees]:
+def _in_order(question: ServingQuestion, profile: EngineProfile, enough: Callable[[], float]) -> Iterator[Degrees]:
     """Yield the degrees as they are looked at: doubled ones before odd ones, and small ones first.
 
     Odd ones are yielded up to the GPUs that are `enough` by then, or up to `MOST_GPUS_IN_FULL` while none are.
     """
-    yield from _degrees(question, rules, is_odd=False)
+    yield from _degrees(question, profile, is_odd=False)
     if not _has_odd(question):
         return
     done = 0.0
     while (most := MOST_GPUS_IN_FULL if math.isinf(enough()) else enough()) > done:
-        yield from _degrees(question, rules, is_odd=True, above=done, most=most)
+        yield from _degrees(question, profile, is_odd=True, above=done, most=most)
         done = most
 
 
 def _degrees(
-    question: ServingQuestion, rules: DegreeRules, *, is_odd: bool, above: float = 0, most: float = math.inf
+    question: ServingQuestion, profile: EngineProfile, *, is_odd: bool, above: float = 0, most: float = math.inf
 ) -> list[Degrees]:
     """Return the degrees of replicas that the GPUs allow, small ones first, of more GPUs than `above`, at most `most`.
 
     Fixed degrees are as they are fixed, of the rest there is every one.
     """
+    rules, contexts = profile.degrees, functools.partial(context_degrees, question.model, profile)
     found = [
         Degrees(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
             attention_data_parallel=attention,
             expert_parallel=experts,
-            decode_context_parallel=question.layout.decode_context_parallel or 1,
+            decode_context_parallel=context,
         )
         for tensor, attention, experts, pipeline in _every_degree(question, rules)
+        for context in _fixed_or(question.layout.decode_context_parallel, contexts(tensor))
         if above < (gpus := tensor * attention * pipeline) <= most
         and _is_odd(question, attention, pipeline) == is_odd
         and (question.layout.pipeline_parallel is not None or _replica_choices(question, gpus))

@@ -92,7 +92,10 @@ def mean_request(question: ServingQuestion, max_model_len: int, notes: list[str]
         input_tokens = given_input if given_input is not None else min(ASSUMED_INPUT_TOKENS, max(room, 1))
         output_tokens = given_output if given_output is not None else min(ASSUMED_OUTPUT_TOKENS, max(room, 1))
     if input_tokens + output_tokens > max_model_len:
-        pointer = "/serving/input_tokens" if given_input is not None else "/serving/output_tokens"
+        side, length = (
+            ("input", question.input_length) if given_input is not None else ("output", question.output_length)
+        )
+        pointer = f"/serving/{side}_{'tokens' if length is None else 'length'}"
         raise InvalidQuestion(
             f"{input_tokens} tokens in and {output_tokens} out do not fit max_model_len {max_model_len}.",
             pointer=pointer,

@@ -5,9 +5,10 @@ Other requests' prompts hold it up.
 
 A pipeline of p stages deals its requests out into p batches, one in each stage. A token passes
 all stages: p stage times, each with its own start and its host's work for a p-th of the requests,
-and p - 1 hand-overs. A batch that carries a prompt holds up all behind it, in every stage; only
-prompts that follow one another fill the pipe (Agrawal et al. 2024, Sarathi-Serve,
-arXiv:2403.02310, section 3.3). No fitted run had stages: these terms are first principles alone.
+and p - 1 hand-overs. A batch that carries a prompt holds up all others in every stage that it
+passes, as stages wait for the slowest of the p batches under way; only prompts in several of these
+share what they hold up (Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310, section 3.3). No
+fitted run had stages: these terms are first principles alone.
 """
 
 from __future__ import annotations
@@ -117,7 +118,11 @@ class Pace:
         """Return the least that `running` requests of so many tokens take: their prompts and their steps."""
         steps = (output_tokens - 1) / self.tokens_per_step
         decoding = steps * self.step_seconds(running) * (1 + self.drafting_part)
-        return running / self.work.attention_data_parallel * self.prompt_seconds + decoding
+        prompts = running / self.work.attention_data_parallel
+        # Of the batches under way in a pipeline, those with a prompt.
+        batches = prompts * self.prompts_per_step * self.prompt_pass_seconds / self.full_batch_seconds
+        shared = min(max(batches, 1.0), float(self.work.pipeline_parallel))
+        return prompts * self.prompt_pass_seconds / shared + decoding
 
 
 def pipe_part(stages: int, following: float) -> float:

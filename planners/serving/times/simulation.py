@@ -28,6 +28,7 @@ class Simulation:
     cache_seconds: float = 0.0
     cache_peak: float = 0.0
     _batch: Batch = field(init=False)
+    _computed_prompts: bool = False
     _next: int = 0
     _unanswered: int = 0
     _coming: list[float] = field(default_factory=list)
@@ -142,7 +143,9 @@ class Simulation:
         batch, engine = self._batch, self.engine
         running = batch.decoding if decodes else 0
         context = 0.0 if not running else batch.contexts / running + (steps - 1) / 2 * engine.tokens_per_step
-        seconds = steps * self.clock.step_seconds(running * engine.weight, context, prompt_tokens)
+        follows = self._computed_prompts or steps > 1
+        seconds = steps * self.clock.step_seconds(running * engine.weight, context, prompt_tokens, follows=follows)
+        self._computed_prompts = prompt_tokens > 0
         self.now += seconds
         self.busy_seconds += seconds
         if running:

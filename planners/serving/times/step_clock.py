@@ -17,8 +17,11 @@ STEPS_PER_DOUBLING, REQUESTS_PER_DOUBLING, TOKENS_PER_DOUBLING = 8, 2, 8
 class Clock(Protocol):
     """What a simulation asks of an engine's time; one step gives every decoding request a token."""
 
-    def step_seconds(self, requests: int, context_tokens: float, prompt_tokens: int) -> float:
-        """Return the time of a step that decodes `requests` at a mean context and computes so many prompt tokens."""
+    def step_seconds(self, requests: int, context_tokens: float, prompt_tokens: int, *, follows: bool = False) -> float:
+        """Return the time of a step that decodes `requests` at a mean context and computes so many prompt tokens.
+
+        It `follows` one that computed prompts too.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class StepClock:
     _prompt_token_seconds: float = field(init=False)
     _steps: dict[int, tuple[float, float, float, float]] = field(init=False, default_factory=dict)
     _looked_up: dict[int, tuple[float, float, float, float]] = field(init=False, default_factory=dict)
-    _added: dict[tuple[int, int], float] = field(init=False, default_factory=dict)
+    _added: dict[tuple[int, int, bool], float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look up attention at both ends of a request, between which it grows evenly."""
@@ -46,13 +49,16 @@ class StepClock:
         tokens = traffic.prefill_tokens
         set_field(self, "_prompt_token_seconds", work.prompt_attention_seconds(tokens) / tokens)
 
-    def step_seconds(self, requests: int, context_tokens: float, prompt_tokens: int) -> float:
-        """Return the time of a step that decodes `requests` at a mean context and computes so many prompt tokens."""
+    def step_seconds(self, requests: int, context_tokens: float, prompt_tokens: int, *, follows: bool = False) -> float:
+        """Return the time of a step that decodes `requests` at a mean context and computes so many prompt tokens.
+
+        Where it `follows` one that computed prompts too, a pipeline is full of them.
+        """
         step = self._steps.get(requests) or self._between(requests)
         card, grows, host, factor = step
         card += grows * (context_tokens - self.traffic.input_tokens)
         if prompt_tokens:
-            card += self._prompt_seconds(requests, prompt_tokens)
+            card += self._prompt_seconds(requests, prompt_tokens, follows=follows)
         seconds = max(card, host) if self.pace.work.overlaps_host else card + host
         return seconds * factor
 
@@ -83,16 +89,16 @@ class StepClock:
         factor = busy * work.token_factor * (1 + pace.drafting_part)
         return card + hops / busy, grows, host, factor
 
-    def _prompt_seconds(self, requests: int, prompt_tokens: int) -> float:
+    def _prompt_seconds(self, requests: int, prompt_tokens: int, *, follows: bool) -> float:
         """Return what prompt tokens add to a step's card time: products with full batches, and their attention."""
-        key = (_around(requests, REQUESTS_PER_DOUBLING)[1], _around(prompt_tokens, TOKENS_PER_DOUBLING)[1])
+        key = (_around(requests, REQUESTS_PER_DOUBLING)[1], _around(prompt_tokens, TOKENS_PER_DOUBLING)[1], follows)
         found = self._added.get(key)
         if found is None:
             work = self.pace.work
             decoded = max(1.0, key[0] / work.pipeline_parallel) * self.pace.computed_tokens
             batches = max(1.0, key[1] / work.batch_tokens)
             linear = work.linear_seconds(decoded + key[1] / batches) - work.linear_seconds(decoded)
-            part = pipe_part(work.pipeline_parallel, batches)
+            part = 1.0 / batches if follows else pipe_part(work.pipeline_parallel, batches)
             found = self._added[key] = part * (batches * linear / key[1] + self._prompt_token_seconds)
         return found * prompt_tokens
 

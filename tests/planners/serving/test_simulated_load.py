@@ -57,7 +57,7 @@ def test_few_requests_at_random_agree_with_the_closed_form(engine):
 @pytest.mark.parametrize("clients", [8, 32, 256])
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_short_answers_come_no_faster_than_prompts_are_computed(clients, tokens):
-    replica, best = simulated(concurrency=clients)
+    _, best = simulated(concurrency=clients)
     asked = replace(best.question, output_tokens=tokens)
     best = search_fleet([asked]).candidates[0]
     load = SimulatedReplica(

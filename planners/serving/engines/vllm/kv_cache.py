@@ -15,12 +15,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture import Block, KvKind, ModelSpec
+from plimsoll.planners.architecture import GROWING, Block, KvKind, ModelSpec
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.serving.cache.block_pool import BlockPool, usable_blocks
 from plimsoll.planners.serving.cache.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
 from plimsoll.planners.serving.cache.pools import (
-    GROWING,
     Bucket,
     Capacity,
     Pools,

@@ -167,13 +167,21 @@ def gpus_offered(asked):
     return [offer.gpus for offer in plan_serving(asked).advice if "hardware.gpus" in offer.change]
 
 
-def test_a_mixture_s_ranks_of_attention_are_named_among_the_degrees():
+@pytest.mark.parametrize(
+    ("asked", "degree"),
+    [
+        # Four key-value heads leave each of eight tensor-parallel ranks half of one, which two of them can divide.
+        (ONE_CARD, "decode_context_parallel"),
+        (ONE_CARD | {"decode_context_parallel": 1}, "attention_data_parallel"),
+    ],
+)
+def test_a_mixture_s_further_degrees_are_named_among_the_others(asked, degree):
     name = "Qwen/Qwen3-235B-A22B"
     mixture = describe_config(catalogue().model(name).config, name=name)
-    offer = offers(plan_serving(question(mixture, layout=ONE_CARD)))["hardware.gpus"]
-    layout = {field.removeprefix("layout."): degree for field, degree in offer.change.items() if "layout." in field}
-    assert layout["attention_data_parallel"] > 1
-    followed = plan_serving(question(mixture, gpus=offer.change["hardware.gpus"], layout=ONE_CARD | layout))
+    offer = offers(plan_serving(question(mixture, layout=asked)))["hardware.gpus"]
+    layout = {field.removeprefix("layout."): value for field, value in offer.change.items() if "layout." in field}
+    assert layout[degree] > 1
+    followed = plan_serving(question(mixture, gpus=offer.change["hardware.gpus"], layout=asked | layout))
     assert (offer.kv_tokens, offer.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
 
 

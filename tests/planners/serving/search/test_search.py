@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
 from plimsoll.planners.operators.collectives import ALL_REDUCE, collective
-from plimsoll.planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.questions import Disaggregation, ServiceLevel, ServingLayoutRequest
+from plimsoll.planners.serving.search.ranking import rank
 from plimsoll.planners.serving.search.search import search_fleet, search_layouts
 from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import H100, LLAMA_70B, MIXTRAL, hardware, model, question
@@ -250,6 +253,26 @@ def test_models_without_attention_are_served_on_any_number_of_gpus(gpus):
     result = found(describe_config(config, name="mamba"), gpus=gpus, max_model_len=4096)
     assert all(candidate.replica.fits for candidate in result.candidates)
     assert result.candidates
+
+
+def test_copies_of_a_cache_are_divided_where_that_gains():
+    # DeepSeek-R1's latents stand whole on each of eight tensor-parallel ranks, which hold eight times as many tokens
+    # where they divide sequences; few short requests gain nothing by it.
+    name = "deepseek-ai/DeepSeek-R1"
+    asked = question(
+        describe_config(catalogue().model(name).config, name=name),
+        hardware=replace(hardware(gpus=8), gpu=catalogue().gpu("h200-sxm-141gb")),
+        weights="fp8",
+        engine_version=None,
+        max_model_len=131_072,
+    )
+    long = replace(asked, concurrency=64, input_tokens=60_000, output_tokens=500)
+    best = search_fleet([long]).candidates[0]
+    assert best.replica.degrees.decode_context_parallel > 1
+    fixed = replace(long, layout=ServingLayoutRequest(tensor_parallel=8, decode_context_parallel=8))
+    assert rank(best) <= rank(search_fleet([fixed]).candidates[0])
+    short = search_fleet([replace(asked, concurrency=4, input_tokens=500, output_tokens=500)]).candidates[0]
+    assert short.replica.degrees.decode_context_parallel == 1
 
 
 def test_a_level_that_no_number_of_gpus_keeps_is_not_sought_in_every_odd_division():

@@ -50,6 +50,17 @@ def test_each_other_request_sends_a_prompt_in_a_requests_answer():
     assert others == pytest.approx(share * 4 / 128 * work.prompt_pass_seconds(1024))
 
 
+@pytest.mark.parametrize(("output_tokens", "part"), [(512, 1.0), (8, 1 / 2), (1, 1 / 4)])
+def test_prompts_hold_up_a_pipeline_but_where_several_of_its_batches_carry_them(output_tokens, part):
+    # 128 requests of 1,024 tokens a step of all four stages: 16 batches of 8,192 with answers of one token, more than
+    # the stages; 2 with answers of 8; a fraction of one with 512.
+    work = work_at(pipeline_parallel=4)
+    assert work.batch_tokens == 8192
+    pace = pace_of(work, Traffic(input_tokens=1024, output_tokens=output_tokens))
+    prompts = pace.engine_seconds(128, output_tokens) - (output_tokens - 1) * pace.step_seconds(128)
+    assert prompts == pytest.approx(128 * part * pace.prompt_pass_seconds)
+
+
 def test_a_request_alone_is_held_up_by_nobody():
     pace = pace_of(work_at(), MIXED)
     assert pace.others_seconds(1) == 0

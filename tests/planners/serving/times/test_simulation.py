@@ -33,7 +33,7 @@ class SecondSteps:
     request: float = 0.0
     context: float = 0.0
 
-    def step_seconds(self, requests, context_tokens, prompt_tokens):
+    def step_seconds(self, requests, context_tokens, prompt_tokens, *, follows=False):
         return 1 + self.prompt_token * prompt_tokens + self.request * requests + self.context * context_tokens
 
 

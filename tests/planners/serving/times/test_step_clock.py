@@ -45,3 +45,13 @@ def test_a_full_batch_of_prompt_tokens_adds_what_a_prompt_passes_in():
 def test_steps_grow_with_their_requests(requests):
     one = clock()
     assert one.step_seconds(requests, 1200.0, 0) <= one.step_seconds(requests + 8, 1200.0, 0)
+
+
+def test_prompts_that_follow_others_find_a_pipeline_full_of_them():
+    # Two stages, two batches of prompts: they pass in 3 stage times of which the last falls together with the first of
+    # the next two, so that each takes a half of its passing through both where the pipe never runs empty.
+    work = work_of(ASKED, SETTINGS, plan_replica(ASKED, SETTINGS, Degrees(pipeline_parallel=2)))
+    one = StepClock(pace=pace_of(work, TRAFFIC), traffic=TRAFFIC)
+    plain = one.step_seconds(2, TRAFFIC.context_tokens, 0)
+    alone, after = (one.step_seconds(2, TRAFFIC.context_tokens, 16384, follows=each) - plain for each in (False, True))
+    assert after == pytest.approx(alone * (1 / 2) / (3 / 4))
