@@ -112,6 +112,11 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
         yield BURST_NOTE.format(clears=duration(best.load.burst_clears_seconds))
     if settings.output_tokens == 1 and best.state is not None:
         yield SINGLE_NOTE
+    count = question.hardware.gpus
+    if count.is_free and not best.is_satisfying:
+        yield (
+            f"Up to {count.maximum:,} GPUs were looked at, as hardware.gpus was left out; with a max there, so many."
+        )
     if settings.traffic.draft_tokens:
         yield DRAFT_NOTE
     if settings.traffic.cached_fraction:

@@ -25,6 +25,7 @@ BF16, FP16 = "bf16", "fp16"
 UNQUANTIZED = ("fp32", BF16, FP16)
 # Name of the rule, in refusals.
 CARD_FORMAT = "card-computes-format"
+MODEL_FORMAT = "model-computes-format"
 
 
 def is_amd(gpu: Gpu) -> bool:
@@ -86,5 +87,5 @@ def check_formats(question: ServingQuestion, profile: EngineProfile) -> None:
             f"{profile.engine} {profile.version} does not compute {question.model.model_type} models in fp16, where "
             f"they are unstable. Ask for {field} {' or '.join(others)}.",
             pointer=f"/serving/{field}",
-            rule=CARD_FORMAT,
+            rule=MODEL_FORMAT,
         )

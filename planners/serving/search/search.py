@@ -128,7 +128,7 @@ def search_layouts(
 
     Small replicas are looked at first; where few of many GPUs are what is wanted most, doubled degrees before odd ones,
     and no odd division that takes more of them than a deployment that keeps all that was asked, or than
-    `MOST_GPUS_IN_FULL` where no doubled one keeps it. Raises what forbids the first degrees where none are left, and
+    `MOST_GPUS_IN_FULL`. Raises what forbids the first degrees where none are left, and
     `PlanningStopped` once `should_stop` says so.
     """
     _check_fixed(question)
@@ -156,6 +156,9 @@ def search_layouts(
             elsewhere.extend([] if choices else [obstacle])
             continue
         considered += 1
+        if not math.isinf(enough):
+            # More GPUs than are enough are no better; the fewest of these replicas stand for them.
+            choices = choices[: max(1, int(enough) // degrees.gpus - choices.start + 1)]
         found = list(_with_replicas(question, started, replica, choices, entry, should_stop))
         candidates.extend(found)
         if _wants_fewest(question):
@@ -259,13 +262,13 @@ def _check_fixed(question: ServingQuestion) -> None:
 def _in_order(question: ServingQuestion, profile: EngineProfile, enough: Callable[[], float]) -> Iterator[Degrees]:
     """Yield the degrees as they are looked at: doubled ones before odd ones, and small ones first.
 
-    Odd ones are yielded up to the GPUs that are `enough` by then, or up to `MOST_GPUS_IN_FULL` while none are.
+    Odd ones are yielded up to the GPUs that are `enough` by then, and up to `MOST_GPUS_IN_FULL`.
     """
     yield from _degrees(question, profile, is_odd=False)
     if not _has_odd(question):
         return
     done = 0.0
-    while (most := MOST_GPUS_IN_FULL if math.isinf(enough()) else enough()) > done:
+    while (most := min(MOST_GPUS_IN_FULL, enough())) > done:
         yield from _degrees(question, profile, is_odd=True, above=done, most=most)
         done = most
 
@@ -278,6 +281,7 @@ def _degrees(
     Fixed degrees are as they are fixed, of the rest there is every one.
     """
     rules, contexts = profile.degrees, functools.partial(context_degrees, question.model, profile)
+    fits_nodes = functools.partial(_fits_nodes, question)
     found = [
         Degrees(
             tensor_parallel=tensor,
@@ -289,10 +293,19 @@ def _degrees(
         for tensor, attention, experts, pipeline in _every_degree(question, rules)
         for context in _fixed_or(question.layout.decode_context_parallel, contexts(tensor))
         if above < (gpus := tensor * attention * pipeline) <= most
+        and fits_nodes(gpus)
         and _is_odd(question, attention, pipeline) == is_odd
         and (question.layout.pipeline_parallel is not None or _replica_choices(question, gpus))
     ]
     return sorted(found, key=attrgetter("gpus"))
+
+
+def _fits_nodes(question: ServingQuestion, gpus: int) -> bool:
+    """Return whether a replica's GPUs lie in one node or fill several, where others of the GPUs asked for do."""
+    node, asked = question.hardware.gpus_per_node, question.hardware.gpus
+    has_whole = asked.minimum <= node or asked.maximum // node * node >= asked.minimum
+    is_free = asked.minimum < asked.maximum and has_whole
+    return not is_free or gpus <= node or gpus % node == 0
 
 
 def _every_degree(question: ServingQuestion, rules: DegreeRules) -> Iterator[tuple[int, int, int, int]]:

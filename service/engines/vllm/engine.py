@@ -7,7 +7,7 @@ _get_and_verify_max_len, _verify_quantization), distributed/utils.py (divide), p
 
 from __future__ import annotations
 
-from plimsoll.planners.serving.releases.cards import CARD_FORMAT
+from plimsoll.planners.serving.releases.cards import CARD_FORMAT, MODEL_FORMAT
 from plimsoll.planners.serving.settings.lengths import LONG_POSITIONS
 from plimsoll.planners.serving.weights.scale_blocks import SCALE_BLOCKS
 from plimsoll.service.engines.commands import engine_reader
@@ -36,6 +36,7 @@ ENGINE = Engine(
         # Replicas of a dense model, and of attention alone where experts are parallel, have one name.
         "layout.attention_data_parallel": "data_parallel",
         "layout.expert_parallel": "expert_parallel",
+        "layout.decode_context_parallel": "decode_context_parallel",
         "serving.max_model_len": "max_model_len",
         "serving.gpu_memory_utilization": "gpu_memory_utilization",
         "serving.kv_cache": "kv_cache",
@@ -53,10 +54,12 @@ ENGINE = Engine(
             "context-parallel-divides",
             LONG_POSITIONS,
             CARD_FORMAT,
+            MODEL_FORMAT,
         }
     ),
     ways={
         CARD_FORMAT: "On the command line that is --dtype half.",
+        MODEL_FORMAT: "On the command line that is --dtype float32, or bfloat16 where the card computes in it.",
         LONG_POSITIONS: "A command states it in --hf-overrides.",
     },
     whole_experts="On the command line that is --enable-expert-parallel.",

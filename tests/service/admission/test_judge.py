@@ -671,6 +671,7 @@ async def test_of_gpus_to_choose_from_only_what_none_can_run_is_refused(judge, g
     [
         ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16", "Tesla-T4", "that is --dtype half"),
         ("vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 65536", "NVIDIA-L40S", "states it in --hf-overrides"),
+        ("vllm serve google/gemma-2-9b-it --dtype float16", "NVIDIA-L40S", "that is --dtype float32, or bfloat16"),
     ],
 )
 async def test_a_rule_that_is_broken_tells_the_option_that_mends_it(judge, words, gpu, told):
@@ -730,7 +731,7 @@ async def test_an_update_of_each_kind_that_changes_its_command_is_judged(judge, 
             "moonshotai/Kimi-Linear-48B-A3B-Instruct",
             "2 GPUs and --data-parallel-size 2",
         ),
-        ("vllm/vllm-openai:v0.19.0", "vllm serve", "openai/gpt-oss-120b", "2 GPUs and --tensor-parallel-size 2"),
+        ("vllm/vllm-openai:v0.19.0", "vllm serve", "Qwen/Qwen2.5-72B-Instruct", "4 GPUs and --tensor-parallel-size 4"),
         ("lmsysorg/sglang:v0.5.6", "python3 -m sglang.launch_server --model-path", "openai/gpt-oss-120b", "2 GPUs."),
     ],
 )
