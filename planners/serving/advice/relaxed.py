@@ -14,6 +14,10 @@ from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 # Rates and latencies are offered to so many digits, on the side that is kept.
 DIGITS = 3
 HALVINGS = 40
+# How often the gap to the rate that was asked is halved by planning anew, so that other layouts are looked at too.
+PLANNED_HALVINGS = 6
+# Latencies are told at so much of the largest rate that is held: nearer to it they grow without bound.
+HELD_PART = 0.9
 
 
 def relaxations(best: Candidate) -> Iterator[Change]:
@@ -27,21 +31,37 @@ def relaxations(best: Candidate) -> Iterator[Change]:
         return
     less = _less_load(best, deployment, lambda state: question.slo is None or keeps_slo(question, state))
     if less is not None:
-        yield Change(
-            kind="load", question=less, reason="The largest load at which this deployment does what was asked."
-        )
+        yield Change(kind="load", question=less, reason="The largest load at which these GPUs do what was asked.")
         return
     held = question if best.meets_concurrency is not False else _less_load(best, deployment, lambda _: True)
     if held is None or question.slo is None:
         return
+    part = ""
+    if held is not question and held.requests_per_second is not None:
+        part = f"{HELD_PART:.0%} of ".replace("%", " %")
+        held = replace(held, requests_per_second=_rounded(HELD_PART * held.requests_per_second, math.floor))
     state = _state(held, best, deployment)
     if state is not None:
         level = _wider(question.slo, state)
-        where = "at the largest load that it holds" if held is not question else "at the load that was asked"
+        where = f"at {part}the largest load that it holds" if held is not question else "at the load that was asked"
         if question.requests_per_second is None and question.concurrency is None:
             where = "for one request at a time on each replica"
         reason = f"The service level that this deployment keeps {where}."
         yield Change(kind="level", question=replace(held, slo=level), reason=reason)
+
+
+def raised(change: Change, asked: ServingQuestion, keeps: Callable[[ServingQuestion], bool]) -> Change:
+    """Return an offer of a lower rate with the largest that any layout `keeps`: that of the best one may be less."""
+    low, high = change.question.requests_per_second, asked.requests_per_second
+    if change.kind != "load" or low is None or high is None:
+        return change
+    for _ in range(PLANNED_HALVINGS):
+        middle = _rounded((low + high) / 2, math.floor)
+        if not low < middle < high:
+            break
+        is_kept = keeps(replace(change.question, requests_per_second=middle))
+        low, high = (middle, high) if is_kept else (low, middle)
+    return replace(change, question=replace(change.question, requests_per_second=low))
 
 
 def _less_bursts(best: Candidate, deployment: Deployment) -> Iterator[Change]:

@@ -9,7 +9,7 @@ from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.advice.changes import Change, changes, without_pipeline
 from plimsoll.planners.serving.advice.more_gpus import Goal, most_tried
-from plimsoll.planners.serving.advice.relaxed import relaxations
+from plimsoll.planners.serving.advice.relaxed import raised, relaxations
 from plimsoll.planners.serving.advice.stated import stated_change
 from plimsoll.planners.serving.answer import ServingAdvice
 from plimsoll.planners.serving.replica import FITS
@@ -50,7 +50,8 @@ def serving_advice(asked: ServingQuestion, best: Candidate, plan: Planner) -> It
         yield from _offers(changes(best, goal, kinds), asked, goal, kinds)
     nothing_else = "" if kinds else f" {_nothing_else(best.question)}"
     for change in relaxations(best):
-        yield from _offers([replace(change, reason=f"{change.reason}{nothing_else}")], asked, goal, [])
+        most = raised(change, best.question, lambda question: goal.reached_by(question) is not None)
+        yield from _offers([replace(most, reason=f"{change.reason}{nothing_else}")], asked, goal, [])
 
 
 def _offers(tried: Iterable[Change], asked: ServingQuestion, goal: Goal, kinds: list[str]) -> Iterator[ServingAdvice]:

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.questions import ServiceLevel
-from plimsoll.planners.serving.advice.relaxed import relaxations
+from plimsoll.planners.serving.advice.changes import Change
+from plimsoll.planners.serving.advice.relaxed import raised, relaxations
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.search.search import search_fleet
 from tests.planners.serving.factories import question
@@ -50,3 +51,18 @@ def test_both_are_named_where_neither_alone_does():
     (less,) = relaxed(asked)
     assert less.concurrency == 4
     assert plan_serving(less).meets
+
+
+def test_a_level_is_named_short_of_the_largest_rate():
+    asked = question(requests_per_second=500.0, slo=ServiceLevel(ttft_seconds=1e-5), layout=ONE_CARD)
+    (less,) = relaxed(asked)
+    assert plan_serving(less).meets
+    assert plan_serving(dataclasses.replace(less, requests_per_second=less.requests_per_second * 1.1)).meets_concurrency
+    assert less.slo.ttft_seconds < 5.0
+
+
+def test_a_rate_that_another_layout_keeps_is_named():
+    asked = question(requests_per_second=9.0)
+    offered = Change(kind="load", question=dataclasses.replace(asked, requests_per_second=1.0), reason="")
+    found = raised(offered, asked, lambda changed: changed.requests_per_second <= 5.0).question.requests_per_second
+    assert 5.0 - 8 / 2**6 - 0.01 <= found <= 5.0
