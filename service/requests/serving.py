@@ -214,7 +214,7 @@ class ServingPart(Wire):
 
 
 class ServingLayoutPart(Carried):
-    """The degrees that are fixed; absent ones are searched."""
+    """The degrees that are fixed; absent ones are searched, decode context parallelism where tensor parallelism is."""
 
     counterpart = ServingLayoutRequest
 

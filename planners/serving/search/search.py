@@ -280,7 +280,13 @@ def _degrees(
 
     Fixed degrees are as they are fixed, of the rest there is every one.
     """
-    rules, contexts = profile.degrees, functools.partial(context_degrees, question.model, profile)
+    rules = profile.degrees
+
+    def contexts(tensor_parallel: int) -> tuple[int, ...]:
+        # Who names tensor parallelism as a command has it names the division of its ranks' caches too.
+        is_open = question.layout.tensor_parallel is None
+        return context_degrees(question.model, profile, tensor_parallel) if is_open else (1,)
+
     fits_nodes = functools.partial(_fits_nodes, question)
     found = [
         Degrees(
