@@ -22,8 +22,8 @@ BY_NUMBERS: Mapping[tuple[object, object], str] = {
 INT4_EXPERTS = "int4-experts"
 KEPT_BESIDE_EXPERTS = ("self_attn", "shared_experts")
 MXFP4_PACKED = "mxfp4-pack-quantized"
-# AWQ and GPTQ both keep groups of integers.
-GROUPED = ("awq", "gptq")
+# All keep groups of integers; AutoRound packs them as GPTQ or AWQ does (vLLM, model_executor/layers/quantization).
+GROUPED = ("awq", "gptq", "auto-round")
 GROUPED_BITS = 4
 CACHE_BITS = 8
 # What a config says of it beside `quantization_config`.

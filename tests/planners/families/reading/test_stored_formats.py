@@ -30,6 +30,7 @@ def groups(*weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 4}, "int4"),
         ({"quant_method": "AWQ", "bits": 4}, "int4"),
+        ({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_gptq"}, "int4"),
         ({**groups(FLOAT_8), "quant_method": "compressed_tensors"}, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
