@@ -50,14 +50,14 @@ class Best:
     def could_lose_to(self, gpus: IntArray, seconds: FloatArray, complexity: FloatArray) -> BoolArray:
         """Return where a layout of so many GPUs, seconds and, at the least, moving parts goes before it, if it fits.
 
-        A near equal does that if it is no less simple. Everything that has more room is taken to be among what was
-        found already.
+        A near equal does that if it is simpler, or as simple and no slower. Everything that has more room is taken to
+        be among what was found already.
         """
         objective = objective_of(self.question, gpus, seconds)
         is_near = objective <= self.objective * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
-        near: BoolArray = (objective <= self.fastest * (1 + ROUNDING_FRACTION)) | (
-            is_near & (complexity <= self.complexity)
-        )
+        parts, no_slower = parts_that_count(complexity, self.question), self.objective * (1 + ROUNDING_FRACTION)
+        is_simpler = (parts < self.complexity) | ((parts == self.complexity) & (objective <= no_slower))
+        near: BoolArray = (objective <= self.fastest * (1 + ROUNDING_FRACTION)) | (is_near & is_simpler)
         if not wants_fewest_gpus(self.question):
             return near
         is_in_time = (seconds <= latest_step_seconds(self.question)) & np.isin(gpus, self.fitting_counts)

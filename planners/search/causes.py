@@ -106,11 +106,12 @@ def _by_objective(
     if outside:
         return "outside_request", outside
     near = f"Within {100 * NEAR_EQUAL_FRACTION:.0f} % of the plan's time"
-    offloads = [each.moving_parts >= PARTS_OF_OFFLOAD for each in (other, chosen)]
-    if offloads == [True, False]:
-        detail = f"{near}, but keeps states or activations on the host; the plan keeps all on the device."
-        return "near_equal", [("simpler_of_equals", "", detail)]
-    if offloads == [True, True] and other.step.seconds > chosen.step.seconds:
+    moved, least = (each.moving_parts // PARTS_OF_OFFLOAD for each in (other, chosen))
+    if moved > least:
+        what = "states and activations" if moved > 1 else "states or activations"
+        plan = "keeps one of them on the device" if least else "keeps all on the device"
+        return "near_equal", [("simpler_of_equals", "", f"{near}, but keeps {what} on the host; the plan {plan}.")]
+    if moved == least > 0 and other.step.seconds > chosen.step.seconds:
         return "near_equal", [("first_of_equals", "", f"{near}; of layouts that offload the faster goes first.")]
     if other.moving_parts > chosen.moving_parts:
         detail = f"{near}, but less simple: {_shown(other):.0f} moving parts rather than {_shown(chosen):.0f}."

@@ -75,11 +75,13 @@ def best_and_fastest(ranked: Ranked, question: TrainingQuestion) -> tuple[int, f
 def parts_that_count(complexity: FloatArray, question: TrainingQuestion) -> FloatArray:
     """Return the moving parts that near equals are told apart by.
 
-    Offload that nobody asked for is chosen for its time alone: of several offloaded near equals the fastest goes first,
-    so that no answer is slower than that to the same question without offload of states, or of activations.
+    Offload that nobody asked for is chosen for its time alone: of near equals with as much on the host, states or
+    activations or both, the fastest goes first, so that no answer is slower than that to the same question without
+    offload of states, or of activations.
     """
     asks = question.layout.offload not in (None, "none") or bool(question.activation_offload)
-    return complexity if asks else np.minimum(complexity, PARTS_OF_OFFLOAD)
+    moved = complexity - complexity % PARTS_OF_OFFLOAD
+    return complexity if asks else np.where(moved > 0, moved, complexity)
 
 
 def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray, question: TrainingQuestion) -> BoolArray:
@@ -144,8 +146,8 @@ def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
 @once
 def complexity(layouts: Candidates) -> FloatArray:
     """Return how many moving parts a layout has: one for each kind of parallelism and each trick, most for offload."""
-    is_offloaded = (layouts.offload > 0) | layouts.activation_offload
-    return PARTS_OF_OFFLOAD * is_offloaded + _count(
+    moved = (layouts.offload > 0).astype(np.float64) + layouts.activation_offload
+    return PARTS_OF_OFFLOAD * moved + _count(
         layouts.pipeline_parallel > 1,
         layouts.virtual_pipeline > 1,
         # The stack's own way to divide a pipeline stands first.

@@ -99,6 +99,14 @@ def test_of_offloaded_near_equals_the_fastest_wins_unless_offload_was_asked_for(
     assert best_index(pool, question(layout={"offload": "optimizer"})) == 0
 
 
+def test_of_near_equals_what_keeps_less_on_the_host_wins():
+    # States beside the activations gain a two-hundredth, which nobody moves them for; three hundredths are gained.
+    both = {**EIGHT, "activation_offload": True, "zero_stage": 1, "offload": 1}
+    activations = {"tensor_parallel": 8, "sequence_parallel": True, "activation_offload": True}
+    assert best_index(ranked([both, activations], [60, 60], [FITS, FITS], [1.0, 1.005]), question()) == 1
+    assert best_index(ranked([both, activations], [60, 60], [FITS, FITS], [1.0, 1.03]), question()) == 0
+
+
 def test_room_is_not_bought_with_activations_on_the_host():
     rows = [EIGHT, {**EIGHT, "activation_offload": True}, EIGHT]
     pool = ranked(rows, [78, 60, 61], [TIGHT, FITS, FITS], [1.0, 1.5, 2.0])
