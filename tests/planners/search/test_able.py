@@ -61,7 +61,7 @@ def test_a_fixed_choice_of_layout_is_combined_like_any_other():
 @pytest.mark.parametrize(
     ("recompute", "words"),
     [
-        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-deepspeed)"),
+        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron)"),
         (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2 and torchtune)"),
         (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
     ],
