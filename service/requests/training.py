@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
@@ -42,7 +42,8 @@ from plimsoll.planners.questions import (
     TrainingQuestion,
 )
 from plimsoll.planners.stacks.folders import shipped
-from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.planners.stacks.profile import usual_precision
+from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, PRECISION, SEQUENCE_LENGTH
 from plimsoll.service.requests.hardware import HardwareRequest
 from plimsoll.service.requests.models import ModelRef
 from plimsoll.service.requests.values import (
@@ -205,7 +206,7 @@ class TrainingPart(Wire):
 
     method: Method = "full"
     lora: LoraPart | None = None
-    precision: Precision = "bf16-mixed"
+    precision: Precision = PRECISION
     optimizer: Optimizer = "adamw"
     sequence_length: SequenceTokens = SEQUENCE_LENGTH
     global_batch_size: Sequences = GLOBAL_BATCH_SIZE
@@ -412,6 +413,16 @@ class TrainRequest(Wire):
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_the_stack(cls, asked: Any) -> Any:
+        """Return a request that says no precision with that of its stack, where it is another than the default."""
+        training = asked.get("training", {}) if isinstance(asked, dict) else None
+        if not isinstance(training, dict) or "precision" in training:
+            return asked
+        usual = usual_precision(str(asked.get("framework")))
+        return asked if usual in (None, PRECISION) else {**asked, "training": {**training, "precision": usual}}
+
     def default_notes(self) -> tuple[str, ...]:
         """Return a sentence for each quantity that is as it would be if the request did not say."""
         training = self.training
@@ -419,11 +430,20 @@ class TrainRequest(Wire):
             ("sequence_length", training.sequence_length, SEQUENCE_LENGTH, "tokens"),
             ("global_batch_size", training.global_batch_size, GLOBAL_BATCH_SIZE, "sequences per step"),
         )
-        return tuple(
-            f"training.{name} is {value:,} {unit}, the default."
-            for name, value, default, unit in notes
-            if value == default
+        return (
+            tuple(
+                f"training.{name} is {value:,} {unit}, the default."
+                for name, value, default, unit in notes
+                if value == default
+            )
+            + self._precision_note()
         )
+
+    def _precision_note(self) -> tuple[str, ...]:
+        usual = usual_precision(self.framework)
+        if usual in (None, PRECISION) or self.training.precision != usual:
+            return ()
+        return (f"training.precision is {usual}, the default of {self.framework}, which has no {PRECISION}.",)
 
     def refuse_what_nothing_reads(self) -> None:
         """Raise InvalidQuestion for a part that the method or the objective leaves unread, so that none is ignored."""

@@ -73,8 +73,8 @@ def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str
 def test_a_named_stack_that_cannot_is_answered_with_those_that_can():
     error = refusal(framework="megatron", method="lora")
     assert error.pointer == "/training/method"
-    others = able(lambda profile: "lora" in profile.can.methods)
-    assert {"accelerate", "torchtune"} <= set(others)
+    others = able(lambda profile: "lora" in profile.can.methods and "bf16-mixed" in profile.states)
+    assert {"accelerate", "litgpt"} <= set(others)
     assert f"The job can run on {listed(others)}." in error.detail
 
 
@@ -83,7 +83,7 @@ def test_a_stack_without_code_for_the_model_is_answered_with_those_that_have_it(
     bert = describe_config(catalogue().model(name).config, name=name)
     error = refusal(framework="torchtune", model=bert, sequence_length=512)
     assert error.pointer == "/framework"
-    others = able(lambda profile: "encoder" not in profile.models.lacks)
+    others = able(lambda profile: "encoder" not in profile.models.lacks and "bf16-mixed" in profile.states)
     assert {"accelerate", "megatron"} <= set(others)
     assert error.detail == (
         f"torchtune has no code for bidirectional encoders, which {name} needs. The job can run on {listed(others)}."

@@ -128,8 +128,8 @@ def test_megatron_s_fused_cross_entropy_holds_no_logits_in_fp32():
 
 
 def test_megatron_deepspeed_can_nothing_that_only_megatron_core_has_options_for():
-    # deepspeedai/Megatron-DeepSpeed 4efb479: arguments.py has no --offload-modules, --recompute-modules or --cp-comm-type,
-    # and gpt_model.py says that "deepspeed's pipeline doesn't support the block recompute method".
+    # deepspeedai/Megatron-DeepSpeed 4efb479: arguments.py has no --offload-modules, --recompute-modules or
+    # --cp-comm-type, and gpt_model.py says that "deepspeed's pipeline doesn't support the block recompute method".
     can = load_profile("megatron-deepspeed").can
     assert (can.activation_offload, can.context_all_to_all) == ("none", False)
     assert set(can.recompute) == {"none", "selective", "full"}
