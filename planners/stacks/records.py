@@ -283,13 +283,14 @@ class ModelCode:
     """Traits of models (`planners/stacks/model_code.py`) that a stack's own code cannot run, or may not.
 
     `ring_lacks` are those that it cannot run with a ring of context ranks, `exchange_lacks` those that it cannot where
-    all context ranks exchange heads.
+    all context ranks exchange heads, `pipeline_lacks` those whose layers it cuts into no pipeline stages.
     """
 
     lacks: tuple[str, ...]
     unknown: tuple[str, ...]
     ring_lacks: tuple[str, ...]
     exchange_lacks: tuple[str, ...]
+    pipeline_lacks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

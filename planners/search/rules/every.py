@@ -40,6 +40,7 @@ from plimsoll.planners.search.rules.overlap import (
 from plimsoll.planners.search.rules.pipelines import (
     INTERLEAVING_NEEDS_PIPELINE,
     PIPELINE_LAYOUT_DIVIDES,
+    PIPELINES_HAVE_CODE,
     RECOMPUTED_LAYERS_DIVIDE,
     STAGES_HAVE_LAYERS,
 )
@@ -65,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     HEADS_DIVIDE,
     MATRICES_DIVIDE,
     STAGES_HAVE_LAYERS,
+    PIPELINES_HAVE_CODE,
     PIPELINE_LAYOUT_DIVIDES,
     BATCH_DIVIDES,
     RECOMPUTED_LAYERS_DIVIDE,

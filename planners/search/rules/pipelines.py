@@ -25,6 +25,7 @@ from plimsoll.planners.jobs.pipeline_layouts import (
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray, any_of
 from plimsoll.planners.layouts.stages import MOST_KEPT_LISTS, Pipeline, pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.stacks.model_code import in_words, traits_of
 
 
 def _chunks(layouts: Candidates) -> IntArray:
@@ -55,6 +56,35 @@ STAGES_HAVE_LAYERS = Rule(
     reads=("pipeline_parallel", "virtual_pipeline"),
     reason="every stage needs a layer, or the embedding or the head alone",
     breaches=(FixedBreach(where=_outnumber_layers, words=_too_many_chunks),),
+)
+
+
+def _stages_without_code(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a model is cut into stages that the stack has no code to cut so."""
+    if not _uncut(job):
+        return NOWHERE
+    staged: BoolArray = layouts.pipeline_parallel > 1
+    return staged
+
+
+def _uncut(job: Job) -> frozenset[str]:
+    lacked = job.profile.models.pipeline_lacks
+    return traits_of(job.model) & frozenset(lacked) if lacked else frozenset()
+
+
+def _no_stages(case: Case, job: Job) -> str:
+    return (
+        f"pipeline_parallel {case.layout.pipeline_parallel}: {job.profile.name} has no pipelines for "
+        f"{in_words(_uncut(job))}. It must be 1."
+    )
+
+
+PIPELINES_HAVE_CODE = Rule(
+    name="pipelines_have_code",
+    field="pipeline_parallel",
+    reads=("pipeline_parallel",),
+    reason="the framework has no pipelines for such a model: pipeline_parallel must be 1",
+    breaches=(Breach(where=_stages_without_code, words=_no_stages),),
 )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import layout_of
@@ -185,6 +186,16 @@ def test_sequence_parallelism_that_is_asked_for_is_in_the_answer(framework: str)
     result = found(framework, layout={"sequence_parallel": True}, precision=precision)
     assert all(pool.layouts.sequence_parallel.all() for pool in result.pools)
     assert all((pool.layouts.tensor_parallel > 1).all() for pool in result.pools)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-deepspeed", "fsdp2"])
+def test_encoder_decoder_models_are_searched_without_pipelines(framework: str):
+    # Megatron-LM, examples/t5/pretrain_t5.py: "Pipeline parallelism is not supported for T5."; Megatron-DeepSpeed's
+    # only pipeline is GPTModelPipe, and torchtitan cuts tok_embeddings, layers, norm and output alone.
+    t5 = describe_config(catalogue().model("google-t5/t5-11b").config, name="google-t5/t5-11b")
+    result = found(framework, gpus=8, model=t5, sequence_length=512, global_batch_size=256)
+    assert result.fits
+    assert all((pool.layouts.pipeline_parallel == 1).all() for pool in result.pools)
 
 
 def test_sequence_parallelism_on_one_gpu_names_the_tensor_parallelism_it_needs():

@@ -97,4 +97,4 @@ def test_what_a_profile_says_of_models_are_traits_and_none_of_them_twice(framewo
     named = [*code.lacks, *code.unknown]
     assert set(named) <= set(TRAITS)
     assert len(named) == len(set(named))
-    assert {*code.ring_lacks, *code.exchange_lacks} <= set(TRAITS)
+    assert {*code.ring_lacks, *code.exchange_lacks, *code.pipeline_lacks} <= set(TRAITS)

@@ -22,9 +22,9 @@ from tests.planners.training_cases import job, one_layout
 # Four experts in each layer.
 EXPERTS = small_mixtral()
 SIX_EXPERTS = small_mixtral(num_local_experts=6)
-GPT_OSS, DEEPSEEK_V3 = (
+GPT_OSS, DEEPSEEK_V3, T5 = (
     describe_config(catalogue().model(name).config, name=name)
-    for name in ("openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3")
+    for name in ("openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3", "google-t5/t5-11b")
 )
 RECURRENT = describe_config(
     {
@@ -403,6 +403,14 @@ CASES = (
         asked={"precision": "bf16"},
         layout={"offload": 2, "zero_stage": 3, "tensor_parallel": 2, "sequence_parallel": True},
         numbers=("torchtune", "optimizer+parameters", "2 or more"),
+    ),
+    Counterexample(
+        # examples/t5/pretrain_t5.py raises "Pipeline parallelism is not supported for T5."
+        rule="pipelines_have_code",
+        framework="megatron",
+        asked={"model": T5},
+        layout={"pipeline_parallel": 2},
+        numbers=("pipeline_parallel 2", "megatron", "encoder-decoder models", "must be 1"),
     ),
     Counterexample(
         rule="experts_divide_in_stage",
