@@ -20,6 +20,7 @@ from plimsoll.planners.layouts.candidates import IntArray
 from plimsoll.planners.plans import Alternative
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
+from plimsoll.planners.search.gpu_counts import gpu_counts
 from plimsoll.planners.search.rules.every import RULES, RULES_OF_BATCHES, obey
 from plimsoll.planners.search.rules.fields import DEGREES_OF_GPUS
 from plimsoll.planners.search.rules.rule import Rule
@@ -53,6 +54,11 @@ def way_out(question: TrainingQuestion, jobs_of: JobsOf, best: BestOf) -> str:
     named = [f"{field} to {' or '.join(map(str, sorted(found)))}" for field, found in ways.items() if found]
     is_one = sum(map(len, ways.values())) == 1
     return f"Set {', or '.join(named)}: {'this was' if is_one else 'each was'} planned, and fits." if named else ""
+
+
+def has_layout(question: TrainingQuestion, job: Job) -> bool:
+    """Return whether some layout of a job obeys every rule on the GPUs that are asked for."""
+    return any(_allowed(question, job, gpus, RULES, "gpus").size for gpus in gpu_counts(question))
 
 
 def _best_near(

@@ -9,11 +9,11 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.able import jobs_of, listed
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search
-from plimsoll.planners.training.planning import plan_training
+from plimsoll.planners.training.planning import plan_training, plan_without_advice
 from tests.planners.factories import question
 
 
@@ -119,3 +119,20 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
 
 def test_names_are_listed_as_sentences_list_them():
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
+def test_stacks_are_named_only_where_they_have_a_layout_of_the_job():
+    # 96 sequences are no whole micro-batches for 64 replicas, all that ddp, atorch and their like make of 64 GPUs;
+    # torchtitan's ranks can divide matrices or sequences instead.
+    error = refusal(framework="megatron", precision="tf32", gpus=64, global_batch_size=96)
+    assert error.detail.endswith("The job can run on fsdp2.")
+    found = plan_without_advice(question(framework="fsdp2", precision="tf32", gpus=64, global_batch_size=96))
+    assert found.plan.layout.data_parallel in (1, 2, 4, 8, 16, 32)
+
+
+def test_stacks_that_are_able_but_have_no_such_layout_are_said_to_have_none():
+    error = refusal(framework="megatron", optimizer="lion", gpus=64, global_batch_size=96)
+    assert "The job can run" not in error.detail
+    assert error.detail.endswith("ddp and deepspeed can, but not in any layout of this request.")
+    with pytest.raises(ImpossibleLayout):
+        plan_without_advice(question(framework="deepspeed", optimizer="lion", gpus=64, global_batch_size=96))
