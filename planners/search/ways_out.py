@@ -16,6 +16,7 @@ import numpy as np
 from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import LISTED, read_pipeline_layout
 from plimsoll.planners.layouts.candidates import IntArray
 from plimsoll.planners.plans import Alternative
 from plimsoll.planners.questions import Recompute, TrainingQuestion
@@ -139,9 +140,13 @@ def _allowed(question: TrainingQuestion, job: Job, gpus: IntArray, rules: Sequen
 
     What is open beside the mesh is as it hinders least: whatever obeys the rules with another choice does with these.
     """
+    asked = question.layout
+    is_listed = asked.pipeline_layout is not None and read_pipeline_layout(asked.pipeline_layout).form == LISTED
+    # A list says how many stages there are, of each rank one or several.
+    virtual = asked.virtual_pipeline or (None if is_listed else 1)
     plain = replace(
         question,
-        layout=replace(question.layout, virtual_pipeline=question.layout.virtual_pipeline or 1),
+        layout=replace(asked, virtual_pipeline=virtual),
         micro_batch_size=question.micro_batch_size or 1,
         recompute=question.recompute or Recompute(mode="none"),
         fused_cross_entropy=bool(question.fused_cross_entropy),

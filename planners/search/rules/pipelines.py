@@ -136,17 +136,22 @@ def _would_divide(case: Case, job: Job) -> str:
     """Return what divides these blocks instead: nearest degrees, and a way of the stack's at the same degrees."""
     stages, virtual, model = case.layout.pipeline_parallel, case.layout.virtual_pipeline, job.model
     ways, forms = job.pipeline_layouts, job.profile.can.pipeline_layouts
-    of_gpus = nearest_degrees(ways, model, stages, virtual, case.layout.gpus)
+    of_gpus = nearest_degrees(
+        ways, model, stages, virtual, case.layout.gpus, lambda degree: case.works({"pipeline_parallel": degree})
+    )
     of_any = nearest_degrees(ways, model, stages, virtual)
     told, own = None, own_way(forms)
     if LISTED in forms and model.multi_token is None:
         told = balanced_list(model, stages * virtual)
     elif read_pipeline_layout(own).division(model, stages, virtual) is not None:
         told = own
+    if told and not case.works({"pipeline_layout": told}):
+        told = None
     hints = [f"pipeline_parallel {of_gpus}"] if of_gpus else []
     hints += [f"pipeline_layout {told}"] if told else []
-    chunks = [count for count in range(1, virtual) if any(way.division(model, stages, count) for way in ways)]
-    hints += [f"virtual_pipeline {chunks[-1]}"] if chunks and not told else []
+    fewer = (count for count in range(virtual - 1, 0, -1) if any(way.division(model, stages, count) for way in ways))
+    chunks = None if told else next((count for count in fewer if case.works({"virtual_pipeline": count})), None)
+    hints += [f"virtual_pipeline {chunks}"] if chunks else []
     said = of_gpus.split(" or ")
     elsewhere = " or ".join(degree for degree in of_any.split(" or ") if degree not in said)
     if not hints and not elsewhere:
