@@ -124,11 +124,9 @@ def load_profile(name: str, kernels: str | None = None, optimizer: str | None = 
     return profile_of(name, overlaid(table, table.get("optimizers", {}).get(optimizer, {})))
 
 
-def usual_precision(framework: str) -> str | None:
-    """Return the precision of jobs that name none: mixed, or pure 16 bits on a stack without; None for no one stack."""
-    if framework not in stack_names():
-        return None
-    states = load_profile(framework).states
+def usual_precision(framework: str) -> str:
+    """Return the precision of jobs that name none: mixed, or pure 16 bits on a stack that has no mixed one."""
+    states = load_profile(framework).states if framework in stack_names() else USUAL_PRECISIONS
     return next(precision for precision in (*USUAL_PRECISIONS, *states) if precision in states)
 
 

@@ -421,7 +421,7 @@ class TrainRequest(Wire):
         if not isinstance(training, dict) or "precision" in training:
             return asked
         usual = usual_precision(str(asked.get("framework")))
-        return asked if usual in (None, PRECISION) else {**asked, "training": {**training, "precision": usual}}
+        return asked if usual == PRECISION else {**asked, "training": {**training, "precision": usual}}
 
     def default_notes(self) -> tuple[str, ...]:
         """Return a sentence for each quantity that is as it would be if the request did not say."""
@@ -441,7 +441,7 @@ class TrainRequest(Wire):
 
     def _precision_note(self) -> tuple[str, ...]:
         usual = usual_precision(self.framework)
-        if usual in (None, PRECISION) or self.training.precision != usual:
+        if usual == PRECISION or self.training.precision != usual:
             return ()
         return (f"training.precision is {usual}, the default of {self.framework}, which has no {PRECISION}.",)
 
