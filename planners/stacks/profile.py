@@ -126,7 +126,7 @@ def load_profile(name: str, kernels: str | None = None, optimizer: str | None = 
 
 def usual_precision(framework: str) -> str:
     """Return the precision of jobs that name none: mixed, or pure 16 bits on a stack that has no mixed one."""
-    states = load_profile(framework).states if framework in stack_names() else USUAL_PRECISIONS
+    states = tuple(load_profile(framework).states) if framework in stack_names() else USUAL_PRECISIONS
     return next(precision for precision in (*USUAL_PRECISIONS, *states) if precision in states)
 
 

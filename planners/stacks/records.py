@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from plimsoll.planners.ground.terms import (
+    AttentionKind,
     GradientCompression,
     Method,
     Offload,
@@ -308,7 +309,9 @@ class Capabilities:
     divides, `state_dtypes_from` is the one from which gradients and states (those of `chosen_dtypes`) can have
     other dtypes than the stack's own, `replicates` says whether several ranks can hold all states each,
     with `activation_offload_recomputes` activations go to the host only beside recompute of all layers, and
-    with `adapters_over_tensor` adapters can be divided over tensor-parallel ranks. `optimizer_precisions` has the
+    with `adapters_over_tensor` adapters can be divided over tensor-parallel ranks. `attention` is the kinds of
+    attention it runs, `attention_without_bf16` those on cards below compute capability 8.0, where no bf16 is and
+    torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
     precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
     beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
     """
@@ -337,6 +340,8 @@ class Capabilities:
     parameter_offload_from: int
     lone_rank_offload: bool
     activation_offload: ActivationOffload
+    attention: tuple[AttentionKind, ...]
+    attention_without_bf16: tuple[AttentionKind, ...]
     activation_offload_recomputes: bool
     recompute: tuple[RecomputeForm, ...]
     selective_policy: SelectivePolicy

@@ -214,6 +214,8 @@ def _further(
     if usual_precision(framework) != usual_precision(asked.framework) and "training.precision" not in shown:
         # Who said none would get another with the other framework.
         further["training.precision"] = changed.precision
+    if framework != asked.framework and changed.attention != "flash" and "training.attention" not in shown:
+        further["training.attention"] = changed.attention
     if asked.hardware.gpus.minimum != asked.hardware.gpus.maximum and "hardware.gpus" not in shown:
         further["hardware.gpus"] = layout.gpus
     return further

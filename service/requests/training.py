@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -9,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.terms import (
@@ -25,6 +26,7 @@ from plimsoll.planners.ground.terms import (
     RecomputeMode,
     TrainingObjective,
 )
+from plimsoll.planners.jobs.abilities import attention_kinds
 from plimsoll.planners.jobs.offload_modules import OFFLOAD_MODULES
 from plimsoll.planners.jobs.pipeline_layouts import LONGEST_LIST, NAMED
 from plimsoll.planners.jobs.recompute_modules import MODULES
@@ -42,8 +44,8 @@ from plimsoll.planners.questions import (
     TrainingQuestion,
 )
 from plimsoll.planners.stacks.folders import shipped
-from plimsoll.planners.stacks.profile import usual_precision
-from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, PRECISION, SEQUENCE_LENGTH
+from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_precision
+from plimsoll.service.requests.defaults import ATTENTION, GLOBAL_BATCH_SIZE, PRECISION, SEQUENCE_LENGTH
 from plimsoll.service.requests.hardware import HardwareRequest
 from plimsoll.service.requests.models import ModelRef
 from plimsoll.service.requests.values import (
@@ -217,7 +219,7 @@ class TrainingPart(Wire):
     recompute: RecomputeRef | None = None
     activation_offload: ActivationOffloadRef | None = None
     fused_cross_entropy: bool | None = None
-    attention: AttentionKind = "flash"
+    attention: AttentionKind = ATTENTION
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
     multi_token_prediction: Annotated[
         int,
@@ -415,13 +417,15 @@ class TrainRequest(Wire):
 
     @model_validator(mode="before")
     @classmethod
-    def _precision_of_the_stack(cls, asked: Any) -> Any:
-        """Return a request that says no precision with that of its stack, where it is another than the default."""
+    def _as_the_stack_does(cls, asked: Any) -> Any:
+        """Return a request that says none with its stack's precision and attention, where it lacks the default."""
         training = asked.get("training", {}) if isinstance(asked, dict) else None
-        if not isinstance(training, dict) or "precision" in training:
+        if not isinstance(training, dict):
             return asked
-        usual = usual_precision(str(asked.get("framework")))
-        return asked if usual == PRECISION else {**asked, "training": {**training, "precision": usual}}
+        framework = str(asked.get("framework"))
+        usual = {"precision": usual_precision(framework), "attention": _usual_attention(framework, asked)}
+        own = {name: value for name, value in usual.items() if value not in (PRECISION, ATTENTION)}
+        return {**asked, "training": {**own, **training}} if own else asked
 
     def default_notes(self) -> tuple[str, ...]:
         """Return a sentence for each quantity that is as it would be if the request did not say."""
@@ -477,6 +481,19 @@ class TrainRequest(Wire):
             resilience=self.resilience.to_resilience(),
             compare=tuple(each.to_named_layout() for each in self.compare),
         )
+
+
+def _usual_attention(framework: str, asked: Mapping[str, Any]) -> str:
+    """Return the attention of a job that names none: flash, or what its stack has on a card of the catalogue."""
+    hardware = asked.get("hardware")
+    name = hardware.get("gpu") if isinstance(hardware, dict) else None
+    if framework not in stack_names() or not isinstance(name, str):
+        return ATTENTION
+    try:
+        kinds = attention_kinds(load_profile(framework), catalogue().gpu(name))
+    except UnknownName:
+        return ATTENTION
+    return ATTENTION if ATTENTION in kinds else next(iter(kinds), ATTENTION)
 
 
 def training_fields(asked: TrainingPart) -> dict[str, Any]:

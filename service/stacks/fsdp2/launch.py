@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.toml_text import toml_text
 from plimsoll.service.launch.training import (
@@ -47,7 +48,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (question.method != "full", "torchtitan trains all weights."),
         (question.precision not in DTYPES, f"torchtitan has no option for precision {question.precision}."),
         (question.optimizer != "adamw", f"torchtitan has no optimizer {question.optimizer}."),
-        (question.attention != "flash", "torchtitan computes attention by fused kernels only."),
+        (
+            question.attention != "flash" and has_bf16(question.hardware.gpu),
+            "torchtitan computes attention by fused kernels only.",
+        ),
         (layout.activation_offload, "torchtitan has no option for offloaded activations."),
     )
 

@@ -14,7 +14,7 @@ from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.able import jobs_of, listed
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search
 from plimsoll.planners.training.planning import plan_training, plan_without_advice
-from tests.planners.factories import question
+from tests.planners.factories import hardware, question
 
 
 def refusal(**asked: Any) -> InvalidQuestion:
@@ -136,3 +136,35 @@ def test_stacks_that_are_able_but_have_no_such_layout_are_said_to_have_none():
     assert error.detail.endswith("ddp and deepspeed can, but not in any layout of this request.")
     with pytest.raises(ImpossibleLayout):
         plan_without_advice(question(framework="deepspeed", optimizer="lion", gpus=64, global_batch_size=96))
+
+
+V100 = hardware(8, gpu=catalogue().gpu("v100-sxm-32gb"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "instead"),
+    [
+        # TransformerEngine, pytorch/attention/dot_product_attention/utils.py: neither "for compute capability < sm80".
+        ("megatron", "attention must be eager"),
+        ("megatron-deepspeed", "attention must be eager"),
+    ],
+)
+def test_flash_attention_is_refused_on_cards_that_a_stack_has_no_such_kernel_for(framework: str, instead: str):
+    error = refusal(framework=framework, hardware=V100, precision="fp16-mixed")
+    assert error.pointer == "/training/attention"
+    assert f"on NVIDIA V100 SXM2 32 GB, which is below compute capability 8.0: {instead}." in error.detail
+    assert jobs_of(question(framework=framework, hardware=V100, precision="fp16-mixed", attention="eager"))
+    assert jobs_of(question(framework=framework, precision="fp16-mixed"))
+
+
+def test_torch_keeps_no_scores_on_such_cards_by_its_memory_efficient_kernel():
+    asked = question(framework="accelerate", hardware=V100, precision="fp16-mixed")
+    assumed = " ".join(plan_without_advice(asked).assumptions)
+    assert "Attention runs on torch's memory-efficient kernels" in assumed
+    assert "Attention runs on flash kernels." in plan_without_advice(question(framework="accelerate")).assumptions
+
+
+def test_torchtitan_computes_attention_by_fused_kernels_alone_where_the_card_has_them():
+    assert refusal(framework="fsdp2", attention="eager").detail.startswith(
+        "fsdp2 has no eager attention: attention must be flash."
+    )
