@@ -146,11 +146,17 @@ def _broken_by_formed(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[
     job, layouts = formed[0]
     works = functools.partial(_works, question, [job.profile])
     details = {rule.name: rule.detail(layouts, job, works) for rule in RULES if counts[rule.name] == total} or {
-        rule.name: f"{counts[rule.name]:,} of {total:,} possible layouts break this rule: {rule.reason}."
+        rule.name: f"{counts[rule.name]:,} of {total:,} possible layouts break this rule: {_reason(rule, job, layouts)}"
         for rule in RULES
         if counts[rule.name]
     }
     return tuple(_violation(rule, details[rule.name], named) for rule in RULES if rule.name in details)
+
+
+def _reason(rule: Rule, job: Job, layouts: Candidates) -> str:
+    """Return a rule that some layouts break; one that names no field, with what they break of it."""
+    broken = np.flatnonzero(np.broadcast_to(rule.broken(layouts, job), layouts.shape))
+    return f"{rule.reason}." if rule.reads or not broken.size else rule.detail(layouts.take(broken), job)
 
 
 def _formed(question: TrainingQuestion, job: Job) -> Candidates:

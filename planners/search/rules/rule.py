@@ -125,11 +125,23 @@ class Rule:
                 # What one virtual stage breaks, more of them break too.
                 at = int(np.argmin(values))
             elif values.min() != values.max():
-                return f"None of {len(layouts):,} possible layouts obeys this rule: {self.reason}."
+                return self._of_all(layouts, job) or (
+                    f"None of {len(layouts):,} possible layouts obeys this rule: {self.reason}."
+                )
         one = layouts.take([at])
         breach = next(breach for breach in self.breaches if breach.where(one, job).any())
         case = Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True, works=works)
         return breach.words(case, job)
+
+    def _of_all(self, layouts: Candidates, job: Job) -> str | None:
+        """Return the sentence on a breach that unlike layouts all commit, where it has no numbers of theirs."""
+        for breach in self.breaches:
+            if not np.broadcast_to(breach.where(layouts, job), layouts.shape).all():
+                continue
+            cases = (Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True) for at in (0, -1))
+            said = {breach.words(case, job) for case in cases}
+            return said.pop() if len(said) == 1 else None
+        return None
 
     def fixed_detail(self, least: Candidates, asked: Asked, named: frozenset[str]) -> str | None:
         """Return the sentence on degrees that break the rule by themselves, or None where that is not sure.

@@ -309,6 +309,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
             lambda profile: profile.can.pipeline_layouts if profile.can.pipeline_parallel else (),
             _no_such_way,
             asked=_way,
+            told=lambda question: f"pipeline_layout {question.layout.pipeline_layout}",
         ),
         lacks=_nowhere,
     ),

@@ -168,3 +168,8 @@ def test_torchtitan_computes_attention_by_fused_kernels_alone_where_the_card_has
     assert refusal(framework="fsdp2", attention="eager").detail.startswith(
         "fsdp2 has no eager attention: attention must be flash."
     )
+
+
+def test_a_way_to_divide_a_pipeline_is_told_as_it_was_asked_for():
+    error = refusal(optimizer="lion", layout={"pipeline_layout": "first-less=1,last-less=1"})
+    assert error.detail.startswith("No stack combines pipeline_layout first-less=1,last-less=1 (fsdp2) with")

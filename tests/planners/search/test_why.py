@@ -110,6 +110,20 @@ def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does
     )
 
 
+def test_the_one_thing_that_excludes_every_layout_is_why_there_is_none():
+    # Products in fp8 exclude them all, whatever their degrees and recompute.
+    said = refused(framework="megatron", precision="fp8-mixed", activation_offload=True, offload_layers=4)
+    assert said.startswith("megatron's activation_offload is planned in 16 and 32 bits, not with products in fp8.")
+
+
+def test_what_a_framework_cannot_do_is_named_where_some_layouts_ask_for_it():
+    # Of 48 GPUs in 4 stages 12 are replicas and tensor-parallel ranks; nanotron's shards lie on all replicas.
+    asked = {"framework": "nanotron", "gpus": 48, "layout": {"pipeline_parallel": 4, "shard_group": 3}}
+    with pytest.raises(ImpossibleLayout) as found:
+        plan_training(question(**asked))
+    assert "nanotron runs no layout with shard_group 3 here." in found.value.broken[0].detail
+
+
 def refused(**asked) -> str:
     with pytest.raises(ImpossibleLayout) as found:
         plan_training(question(**asked))
