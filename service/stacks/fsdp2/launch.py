@@ -43,7 +43,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (flavor is None, "torchtitan has no flavor of this model's family and sizes."),
         (
             flavor is not None and not flavor.has_pipeline and layout.pipeline_parallel > 1,
-            "torchtitan cuts this model into no pipeline stages.",
+            "The file is for torchtitan 0.2, which cuts this model into no pipeline stages; its main branch does.",
         ),
         (question.method != "full", "torchtitan trains all weights."),
         (question.precision not in DTYPES, f"torchtitan has no option for precision {question.precision}."),

@@ -164,10 +164,12 @@ def test_torch_keeps_no_scores_on_such_cards_by_its_memory_efficient_kernel():
     assert "Attention runs on flash kernels." in plan_without_advice(question(framework="accelerate")).assumptions
 
 
-def test_torchtitan_computes_attention_by_fused_kernels_alone_where_the_card_has_them():
-    assert refusal(framework="fsdp2", attention="eager").detail.startswith(
-        "fsdp2 has no eager attention: attention must be flash."
-    )
+def test_nanotron_computes_attention_by_the_flash_kernels_of_a_package_alone():
+    # nanotron 2411b02, src/nanotron/models/llama.py imports flash_attn.
+    llama_2 = catalogue().model("meta-llama/Llama-2-7b-hf")
+    asked = {"framework": "nanotron", "model": describe_config(llama_2.config, name=llama_2.id)}
+    said = refusal(**asked, attention="eager").detail
+    assert said.startswith("nanotron has no eager attention: attention must be flash.")
 
 
 def test_a_way_to_divide_a_pipeline_is_told_as_it_was_asked_for():
