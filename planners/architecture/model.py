@@ -48,10 +48,11 @@ class ModelSpec:
 
     When `tied_head` is true the head multiplies by the embedding's matrix and
     has no weight of its own. `experts_per_token` of each layer's experts work on
-    a token. `rotary_fraction` of a key's features turn with its position, and of
-    interpolated positions, or those of another base, there are `interpolated_tables`
-    beside the plain ones. `multi_token` is what joins layers for multi-token prediction
-    to the model, which are the last of `layers`; None where it is trained without.
+    a token. `rotary_fraction` of a key's features turn with its position, which
+    `scales_positions` says is scaled, and of interpolated positions, or those of another
+    base, there are `interpolated_tables` beside the plain ones. `multi_token` is what
+    joins layers for multi-token prediction to the model, which are the last of `layers`;
+    None where it is trained without.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ModelSpec:
     multi_token: Block | None = None
     experts_per_token: int = 0
     rotary_fraction: float = 1.0
+    scales_positions: bool = False
     interpolated_tables: int = 0
     assumptions: tuple[str, ...] = ()
 

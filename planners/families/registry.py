@@ -16,7 +16,7 @@ from plimsoll.planners.families.family import Family, Traits
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.multimodal import Wrapper, multimodal
 from plimsoll.planners.families.reading.own_code import ACTIVATION_KEYS, LOGIT_CAP_KEY, with_own_code
-from plimsoll.planners.families.reading.rope_scaling import stretched_positions
+from plimsoll.planners.families.reading.rope_scaling import scales_positions, stretched_positions
 from plimsoll.planners.families.reading.rotary import (
     FRACTION_NAMES,
     interpolated_tables,
@@ -116,6 +116,7 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
         spec,
         max_position_embeddings=positions,
         rotary_fraction=fraction,
+        scales_positions=scales_positions(config),
         interpolated_tables=interpolated_tables(positions) if family.interpolates_positions else 0,
         assumptions=(*spec.assumptions, *notes),
     )

@@ -32,6 +32,11 @@ class Gpu:
     assumptions: tuple[str, ...] = field(default=())
 
 
+def has_bf16(gpu: Gpu) -> bool:
+    """Return whether a GPU computes in bf16: of NVIDIA's those of compute capability 8.0 and higher, AMD's all."""
+    return "bf16" in gpu.peak_flops_per_second
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCount:
     """How many GPUs may be used: `minimum` to `maximum`, or as few as will do.

@@ -12,6 +12,7 @@ from typing import Any
 from plimsoll.planners.formats.precision import PRECISIONS
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import listed
+from plimsoll.planners.ground.hardware import Gpu, has_bf16
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.stacks.profile import Profile, load_profile, stack_names
@@ -135,6 +136,20 @@ def _no_further_tokens(_: TrainingQuestion, profile: Profile) -> str:
     return f"Layers for multi-token prediction are planned with {listed(able, 'or')}, not with {profile.name}."
 
 
+def attention_kinds(profile: Profile, gpu: Gpu) -> tuple[str, ...]:
+    """Return the kinds of attention that a stack runs on a card."""
+    return profile.can.attention if has_bf16(gpu) else profile.can.attention_without_bf16
+
+
+def _no_kernel(question: TrainingQuestion, profile: Profile) -> str:
+    gpu = question.hardware.gpu
+    where = "" if has_bf16(gpu) else f" on {gpu.name}, which is below compute capability 8.0"
+    kinds = attention_kinds(profile, gpu)
+    if not kinds:
+        return f"{profile.name} has no attention kernels{where}."
+    return f"{profile.name} has no {question.attention} attention{where}: attention must be {listed(kinds, 'or')}."
+
+
 ABILITIES: tuple[Ability, ...] = (
     Ability(
         pointer="/framework",
@@ -173,6 +188,13 @@ ABILITIES: tuple[Ability, ...] = (
         can=lambda profile, _: profile.can.multi_token_prediction,
         words=_no_further_tokens,
         told=lambda *_: "layers for multi-token prediction",
+    ),
+    Ability(
+        pointer="/training/attention",
+        asked=lambda question: question,
+        can=lambda profile, asked: asked.attention in attention_kinds(profile, asked.hardware.gpu),
+        words=_no_kernel,
+        told=lambda question, _: f"attention {question.attention} on {question.hardware.gpu.name}",
     ),
     one_of("/training/gradient_compression", lambda profile: ("none", *profile.can.gradient_compression), _quoted),
     one_of("/training/kernels", lambda profile: profile.kernel_choices, _one_kind),

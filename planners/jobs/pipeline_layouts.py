@@ -55,6 +55,7 @@ ONE_FEWER_AT_ENDS = "first-less=1,last-less=1"
 
 LONGEST_LIST = 4096  # characters of a list as it is written
 MOST_KEPT = 4096
+MOST_TRIED = 5  # degrees on each side of one
 
 # Embedding, and head with loss, which may stand alone.
 BLOCKS_BESIDE_LAYERS = 2
@@ -505,17 +506,23 @@ def _cost_of_whole_heads(block: Block, hidden_size: int) -> float:
 
 
 def nearest_degrees(
-    ways: tuple[PipelineLayout, ...], model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int, gpus: int = 0
+    ways: tuple[PipelineLayout, ...],
+    model: ModelSpec,
+    pipeline_parallel: int,
+    virtual_pipeline: int,
+    gpus: int = 0,
+    works: Callable[[int], bool] = lambda _degree: True,
 ) -> str:
     """Return the degrees next to one that some of these ways can divide over, in words; empty where there are none.
 
-    They divide the GPUs, where so many are named. Without stages there are no virtual ones.
+    They divide the GPUs, where so many are named, and work. Without stages there are no virtual ones.
     """
     can = [
         degree
         for degree in range(1 if virtual_pipeline == 1 else 2, model.num_layers + BLOCKS_BESIDE_LAYERS + 1)
         if gpus % degree == 0 and any(way.division(model, degree, virtual_pipeline) is not None for way in ways)
     ]
-    below = [degree for degree in can if degree < pipeline_parallel][-1:]
-    above = [degree for degree in can if degree > pipeline_parallel][:1]
-    return " or ".join(map(str, (*below, *above)))
+    below = [degree for degree in reversed(can) if degree < pipeline_parallel][:MOST_TRIED]
+    above = [degree for degree in can if degree > pipeline_parallel][:MOST_TRIED]
+    nearest = (next(filter(works, side), None) for side in (below, above))
+    return " or ".join(str(degree) for degree in nearest if degree is not None)

@@ -12,6 +12,7 @@ from plimsoll.planners.jobs.abilities import ABILITIES, Ability
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES
+from plimsoll.planners.search.ways_out import has_layout
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search, running_profile, textbook
 
 
@@ -67,15 +68,23 @@ def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> Plimsoll
     """Return why none of the frameworks can run the job, and which others can."""
     stacks = profiles_to_search("any")
     every = zip(stacks, problems_of_each(question, stacks), strict=True)
-    others = [profile.name for profile, lacking in every if not lacking]
+    others = [profile for profile, lacking in every if not lacking]
     if question.framework != "any":
         pointer, detail = next(iter(problems(question, profiles[0]).items()))
-        instead = f"The job can run on {listed(others)}." if others else what_none_has(question, stacks)
+        instead = _instead(question, others) if others else what_none_has(question, stacks)
         return InvalidQuestion(f"{detail} {instead}", pointer=pointer)
     sums = textbook()
     planned = "" if problems(question, sums) else f" Framework {sums.name}, {sums.title}, plans it."
     pointer = _missed_by_all(question, profiles)[0]
     return InvalidQuestion(f"{what_none_has(question, profiles)}{planned}", pointer=pointer)
+
+
+def _instead(question: TrainingQuestion, others: Sequence[Profile]) -> str:
+    """Return which stacks run the job, of those that are able to; where none has a layout of it, who would be."""
+    running = [profile.name for profile in others if has_layout(question, training_job(question, profile))]
+    if running:
+        return f"The job can run on {listed(running)}."
+    return f"{listed([profile.name for profile in others])} can, but not in any layout of this request."
 
 
 def what_none_has(question: TrainingQuestion, profiles: Sequence[Profile], *, subject: str = "No stack") -> str:

@@ -6,7 +6,10 @@ needs a search. The others are judged on the layouts that could be formed: a rul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +25,7 @@ from plimsoll.planners.search.rules.fields import DEGREES, named_fields
 from plimsoll.planners.search.rules.request import POSITIVE_DEGREES, check_values
 from plimsoll.planners.search.rules.rule import Rule, Violation
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES, STACK_IS_ABLE
+from plimsoll.planners.search.ways_out import has_layout
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search, running_profile
 
 # Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
@@ -72,12 +76,27 @@ def every_broken_rule(question: TrainingQuestion) -> tuple[Violation, ...]:
 
 def fixed_violations(question: TrainingQuestion) -> tuple[Violation, ...]:
     """Return every rule that the fixed degrees break whatever the others are."""
+    works = functools.partial(_works, question, profiles_to_search(question.framework))
+    return (
+        *(violation for rule in RULES_OF_REQUESTS for violation in rule.violations(question, works)),
+        *_of_degrees(question),
+    )
+
+
+def _works(question: TrainingQuestion, profiles: Sequence[Profile], changes: Mapping[str, Any]) -> bool:
+    """Return whether a request so changed has, on one of the frameworks, a layout that obeys every rule."""
+    changed = replace(question, layout=replace(question.layout, **changes))
+    if any(rule.violations(changed) for rule in RULES_OF_REQUESTS) or _of_degrees(changed):
+        return False
+    able = (each for each in profiles if not why_unsupported(changed, each) and not stack_violations(changed, each))
+    return any(has_layout(changed, training_job(changed, profile)) for profile in able)
+
+
+def _of_degrees(question: TrainingQuestion) -> tuple[Violation, ...]:
+    """Return what the fixed degrees break of the rules of layouts."""
     named, least = named_fields(question), _least(question)
     details = ((rule, rule.fixed_detail(least, question, named)) for rule in RULES_OF_FIXED)
-    return (
-        *(violation for rule in RULES_OF_REQUESTS for violation in rule.violations(question)),
-        *(_violation(rule, detail, named) for rule, detail in details if detail is not None),
-    )
+    return tuple(_violation(rule, detail, named) for rule, detail in details if detail is not None)
 
 
 def _least(question: TrainingQuestion) -> Candidates:
@@ -125,12 +144,19 @@ def _broken_by_formed(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[
     named, total = named_fields(question), sum(len(layouts) for _, layouts in formed)
     counts = {rule.name: sum(_breaking(rule, job, layouts) for job, layouts in formed) for rule in RULES}
     job, layouts = formed[0]
-    details = {rule.name: rule.detail(layouts, job) for rule in RULES if counts[rule.name] == total} or {
-        rule.name: f"{counts[rule.name]:,} of {total:,} possible layouts break this rule: {rule.reason}."
+    works = functools.partial(_works, question, [job.profile])
+    details = {rule.name: rule.detail(layouts, job, works) for rule in RULES if counts[rule.name] == total} or {
+        rule.name: f"{counts[rule.name]:,} of {total:,} possible layouts break this rule: {_reason(rule, job, layouts)}"
         for rule in RULES
         if counts[rule.name]
     }
     return tuple(_violation(rule, details[rule.name], named) for rule in RULES if rule.name in details)
+
+
+def _reason(rule: Rule, job: Job, layouts: Candidates) -> str:
+    """Return a rule that some layouts break; one that names no field, with what they break of it."""
+    broken = np.flatnonzero(np.broadcast_to(rule.broken(layouts, job), layouts.shape))
+    return f"{rule.reason}." if rule.reads or not broken.size else rule.detail(layouts.take(broken), job)
 
 
 def _formed(question: TrainingQuestion, job: Job) -> Candidates:

@@ -16,10 +16,12 @@ import numpy as np
 from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.jobs.pipeline_layouts import LISTED, read_pipeline_layout
 from plimsoll.planners.layouts.candidates import IntArray
 from plimsoll.planners.plans import Alternative
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
+from plimsoll.planners.search.gpu_counts import gpu_counts
 from plimsoll.planners.search.rules.every import RULES, RULES_OF_BATCHES, obey
 from plimsoll.planners.search.rules.fields import DEGREES_OF_GPUS
 from plimsoll.planners.search.rules.rule import Rule
@@ -53,6 +55,11 @@ def way_out(question: TrainingQuestion, jobs_of: JobsOf, best: BestOf) -> str:
     named = [f"{field} to {' or '.join(map(str, sorted(found)))}" for field, found in ways.items() if found]
     is_one = sum(map(len, ways.values())) == 1
     return f"Set {', or '.join(named)}: {'this was' if is_one else 'each was'} planned, and fits." if named else ""
+
+
+def has_layout(question: TrainingQuestion, job: Job) -> bool:
+    """Return whether some layout of a job obeys every rule on the GPUs that are asked for."""
+    return any(_allowed(question, job, gpus, RULES, "gpus").size for gpus in gpu_counts(question))
 
 
 def _best_near(
@@ -133,9 +140,13 @@ def _allowed(question: TrainingQuestion, job: Job, gpus: IntArray, rules: Sequen
 
     What is open beside the mesh is as it hinders least: whatever obeys the rules with another choice does with these.
     """
+    asked = question.layout
+    is_listed = asked.pipeline_layout is not None and read_pipeline_layout(asked.pipeline_layout).form == LISTED
+    # A list says how many stages there are, of each rank one or several.
+    virtual = asked.virtual_pipeline or (None if is_listed else 1)
     plain = replace(
         question,
-        layout=replace(question.layout, virtual_pipeline=question.layout.virtual_pipeline or 1),
+        layout=replace(asked, virtual_pipeline=virtual),
         micro_batch_size=question.micro_batch_size or 1,
         recompute=question.recompute or Recompute(mode="none"),
         fused_cross_entropy=bool(question.fused_cross_entropy),

@@ -81,6 +81,7 @@ TRAITS: Mapping[str, tuple[str, Callable[[ModelSpec], bool]]] = {
     ),
     "learned_positions": ("learned positions", lambda model: model.has_learned_positions),
     "position_bias": ("position biases such as ALiBi", _has_no_positions),
+    "scaled_positions": ("scaled rotary positions", lambda model: model.scales_positions),
     "sliding_window": ("sliding windows", lambda model: _has_cache(model, KvKind.SLIDING_WINDOW)),
     "sinks": ("attention sinks", _has_sinks),
     "wider_keys": ("keys wider than values", _has_wider_keys),

@@ -101,6 +101,9 @@ class Profile:
         return self.placement.policies[zero_stage]
 
 
+USUAL_PRECISIONS = ("bf16-mixed", "bf16")
+
+
 @functools.cache
 def stack_names() -> tuple[str, ...]:
     """Return the names of the training stacks that are planned, sorted."""
@@ -119,6 +122,12 @@ def load_profile(name: str, kernels: str | None = None, optimizer: str | None = 
     if kernels is not None:
         table = overlaid(table, table["variants"][kernels])
     return profile_of(name, overlaid(table, table.get("optimizers", {}).get(optimizer, {})))
+
+
+def usual_precision(framework: str) -> str:
+    """Return the precision of jobs that name none: mixed, or pure 16 bits on a stack that has no mixed one."""
+    states = tuple(load_profile(framework).states) if framework in stack_names() else USUAL_PRECISIONS
+    return next(precision for precision in (*USUAL_PRECISIONS, *states) if precision in states)
 
 
 def running_profile(profile: Profile, kernels: str | None, optimizer: str) -> Profile:

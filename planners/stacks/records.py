@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from plimsoll.planners.ground.terms import (
+    AttentionKind,
     GradientCompression,
     Method,
     Offload,
@@ -283,13 +284,14 @@ class ModelCode:
     """Traits of models (`planners/stacks/model_code.py`) that a stack's own code cannot run, or may not.
 
     `ring_lacks` are those that it cannot run with a ring of context ranks, `exchange_lacks` those that it cannot where
-    all context ranks exchange heads.
+    all context ranks exchange heads, `pipeline_lacks` those whose layers it cuts into no pipeline stages.
     """
 
     lacks: tuple[str, ...]
     unknown: tuple[str, ...]
     ring_lacks: tuple[str, ...]
     exchange_lacks: tuple[str, ...]
+    pipeline_lacks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,15 +306,20 @@ class Capabilities:
     `optimizer_offload_from` and `parameter_offload_from` are the ZeRO
     stages from which these can lie on the host, and with `lone_rank_offload` they can where a rank shares them with no
     other; `undivided_optimizers` are those whose states no ZeRO stage
-    divides, `state_dtypes_from` is the one from which gradients and states can have other dtypes than the stack's own,
-    `optimizer_precisions` the precisions of those that do not run in all. `companions` marks stacks that TRL's
-    trainers run on, with models beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an
-    evaluation's logits, or empty.
+    divides, `state_dtypes_from` is the one from which gradients and states (those of `chosen_dtypes`) can have
+    other dtypes than the stack's own, `replicates` says whether several ranks can hold all states each,
+    with `activation_offload_recomputes` activations go to the host only beside recompute of all layers, and
+    with `adapters_over_tensor` adapters can be divided over tensor-parallel ranks. `attention` is the kinds of
+    attention it runs, `attention_without_bf16` those on cards below compute capability 8.0, where no bf16 is and
+    torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
+    precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
+    beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
     """
 
     methods: tuple[Method, ...]
     zero_stages: tuple[int, ...]
     tensor_parallel: bool
+    adapters_over_tensor: bool
     pipeline_parallel: bool
     virtual_pipeline: bool
     pipeline_schedules: tuple[PipelineSchedule, ...]
@@ -324,6 +331,8 @@ class Capabilities:
     sequence_parallel: tuple[bool, ...]
     pipeline_layouts: tuple[str, ...]
     shard_group: bool
+    replicates: bool
+    chosen_dtypes: tuple[str, ...]
     secondary_shard_group: bool
     offload: tuple[Offload, ...]
     offload_targets: tuple[OffloadTarget, ...]
@@ -331,6 +340,9 @@ class Capabilities:
     parameter_offload_from: int
     lone_rank_offload: bool
     activation_offload: ActivationOffload
+    attention: tuple[AttentionKind, ...]
+    attention_without_bf16: tuple[AttentionKind, ...]
+    activation_offload_recomputes: bool
     recompute: tuple[RecomputeForm, ...]
     selective_policy: SelectivePolicy
     fused_cross_entropy: bool

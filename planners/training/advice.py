@@ -13,6 +13,7 @@ from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.plans import Advice, Alternative, Layout, TrainingAnswer
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION
+from plimsoll.planners.stacks.profile import usual_precision
 from plimsoll.planners.training.changes import (
     MOST_PAIRS,
     Change,
@@ -29,6 +30,8 @@ from plimsoll.planners.training.notes import OFFLOADED, recomputation
 VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
 # Of a plan that has room only because states nobody wanted on the host lie there.
 OFFLOADED_RANK = 2
+# Kinds of changes that free the layout's field of that name.
+FREED = ("tensor_parallel", "pipeline_parallel", "pipeline_layout")
 # How an offer's reason tells its layout, and what of it lies on the host.
 PLANNED_FOR_SPEED, ON_THE_HOST, ON_NVME = "Planned for speed: ", " on the host", " on NVMe"
 
@@ -93,13 +96,13 @@ def _offered(
         if rank == OFFLOADED_RANK:
             change = _without_the_host(change)
         try:
-            changed = _planned(change.question, best, only_room=rank > VERDICT_RANK["no"])
+            changed = _planned(change, asked, best, only_room=rank > VERDICT_RANK["no"])
         except PlanningStopped:
             raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue
-        if change.kind == "framework" and changed.layout.framework == asked.framework:
+        if _is_as_asked(change, changed.layout, asked):
             continue
         is_slower = changed.step_seconds >= answer.plan.step.seconds
         is_no_gain = answer.fits and is_slower and (change.kind == "gpus" or rank == OFFLOADED_RANK)
@@ -118,14 +121,27 @@ def _buys(change: Change | Advice, gpus: int) -> bool:
     return "hardware.gpu" in change.change or not isinstance(wanted, int) or wanted > gpus
 
 
-def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
-    """Return the layout that a question's plan would have, of a range of GPUs the one on the number that it chooses."""
+def _is_as_asked(change: Change, layout: Layout, asked: TrainingQuestion) -> bool:
+    """Return whether what a change frees is chosen as it was fixed."""
+    if change.kind == "framework":
+        return layout.framework == asked.framework
+    return change.kind in FREED and getattr(layout, change.kind) == getattr(asked.layout, change.kind)
+
+
+def _planned(change: Change, asked: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
+    """Return the layout that the plan would have of what the offer tells.
+
+    Of a range of GPUs and of all frameworks that is the plan with the number and the one that are chosen.
+    """
+    question = told = change.question
     chosen = best(question, only_room=only_room)
-    if question.hardware.gpus.minimum == question.hardware.gpus.maximum:
+    if chosen.verdict == "no":
         return chosen
-    return best(
-        on_gpus(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)), only_room=only_room
-    )
+    if question.hardware.gpus.minimum != question.hardware.gpus.maximum:
+        told = on_gpus(told, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus))
+    if question.framework != asked.framework and change.change.get("framework") is None:
+        told = replace(told, framework=chosen.layout.framework)
+    return chosen if told is question else best(told, only_room=only_room)
 
 
 def _without_the_host(change: Change) -> Change:
@@ -194,6 +210,12 @@ def _further(
             if getattr(changed.layout, field.name) != getattr(asked.layout, field.name)
             and f"layout.{field.name}" not in shown
         }
+    framework = further.get("framework", shown.get("framework", asked.framework))
+    if usual_precision(framework) != usual_precision(asked.framework) and "training.precision" not in shown:
+        # Who said none would get another with the other framework.
+        further["training.precision"] = changed.precision
+    if framework != asked.framework and changed.attention != "flash" and "training.attention" not in shown:
+        further["training.attention"] = changed.attention
     if asked.hardware.gpus.minimum != asked.hardware.gpus.maximum and "hardware.gpus" not in shown:
         further["hardware.gpus"] = layout.gpus
     return further

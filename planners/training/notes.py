@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture import OperationKind
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
+from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import BlockWeights, Job
@@ -235,7 +236,13 @@ def _attention(told: Told) -> Iterator[str]:
     widths = {op.key_dim for block in blocks for op in block.operations if op.kind is OperationKind.ATTENTION}
     if not widths:
         return
-    yield f"Attention runs on {told.question.attention} kernels."
+    if told.question.attention == "flash" and not has_bf16(told.question.hardware.gpu):
+        yield (
+            "Attention runs on torch's memory-efficient kernels, which keep no scores either: flash kernels need "
+            "compute capability 8.0."
+        )
+    else:
+        yield f"Attention runs on {told.question.attention} kernels."
     odd = [f"{width:,}" for width in sorted(widths) if width % FLASH_HEAD_MULTIPLE]
     if told.question.attention == "flash" and odd:
         yield (

@@ -154,8 +154,12 @@ def _with_way_out(
 
 
 def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
-    """Return why no layout exists: of a question that fixes no degree, that its GPUs and batch do not go together."""
-    if question.layout != LayoutRequest():
+    """Return why no layout exists: of a question that fixes no degree, that its GPUs and batch do not go together.
+
+    Where one thing that is asked of the job excludes them all, that is why.
+    """
+    is_of_the_job = len(refusal.broken) == 1 and refusal.pointer.startswith("/training/")
+    if question.layout != LayoutRequest() or is_of_the_job:
         return refusal.detail
     count, batch = question.hardware.gpus, question.global_batch_size
     is_one = count.minimum == count.maximum

@@ -51,6 +51,12 @@ def resolve_hardware(asked: OneHardware, catalogue: Catalogue) -> Hardware:
     hardware = asked.to_hardware(gpu, free_maximum=MOST_GPUS_UNASKED)
     if cluster is not None and hardware.host_memory_bytes is None:
         hardware = dataclasses.replace(hardware, host_memory_bytes=cluster.host_memory_bytes)
+    if hardware.network is not None and hardware.network.gpus_per_pod % hardware.gpus_per_node:
+        raise InvalidQuestion(
+            f"A pod of {hardware.network.gpus_per_pod:,} GPUs is not whole nodes of {hardware.gpus_per_node}: "
+            "gpus_per_pod must be a multiple of the GPUs per node.",
+            pointer="/hardware/network/gpus_per_pod",
+        )
     if hardware.limit_bytes <= 0:
         pointer = "/hardware/reserve_bytes" if asked.reserve_bytes >= asked.used_bytes else "/hardware/used_bytes"
         raise InvalidQuestion(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.terms import (
@@ -25,6 +26,7 @@ from plimsoll.planners.ground.terms import (
     RecomputeMode,
     TrainingObjective,
 )
+from plimsoll.planners.jobs.abilities import attention_kinds
 from plimsoll.planners.jobs.offload_modules import OFFLOAD_MODULES
 from plimsoll.planners.jobs.pipeline_layouts import LONGEST_LIST, NAMED
 from plimsoll.planners.jobs.recompute_modules import MODULES
@@ -42,7 +44,8 @@ from plimsoll.planners.questions import (
     TrainingQuestion,
 )
 from plimsoll.planners.stacks.folders import shipped
-from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_precision
+from plimsoll.service.requests.defaults import ATTENTION, GLOBAL_BATCH_SIZE, PRECISION, SEQUENCE_LENGTH
 from plimsoll.service.requests.hardware import HardwareRequest
 from plimsoll.service.requests.models import ModelRef
 from plimsoll.service.requests.values import (
@@ -205,7 +208,7 @@ class TrainingPart(Wire):
 
     method: Method = "full"
     lora: LoraPart | None = None
-    precision: Precision = "bf16-mixed"
+    precision: Precision = PRECISION
     optimizer: Optimizer = "adamw"
     sequence_length: SequenceTokens = SEQUENCE_LENGTH
     global_batch_size: Sequences = GLOBAL_BATCH_SIZE
@@ -216,7 +219,7 @@ class TrainingPart(Wire):
     recompute: RecomputeRef | None = None
     activation_offload: ActivationOffloadRef | None = None
     fused_cross_entropy: bool | None = None
-    attention: AttentionKind = "flash"
+    attention: AttentionKind = ATTENTION
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
     multi_token_prediction: Annotated[
         int,
@@ -412,6 +415,18 @@ class TrainRequest(Wire):
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_stack_does(cls, asked: Any) -> Any:
+        """Return a request that says none with its stack's precision and attention, where it lacks the default."""
+        training = asked.get("training", {}) if isinstance(asked, dict) else None
+        if not isinstance(training, dict):
+            return asked
+        framework = str(asked.get("framework"))
+        usual = {"precision": usual_precision(framework), "attention": _usual_attention(framework, asked)}
+        own = {name: value for name, value in usual.items() if value not in (PRECISION, ATTENTION)}
+        return {**asked, "training": {**own, **training}} if own else asked
+
     def default_notes(self) -> tuple[str, ...]:
         """Return a sentence for each quantity that is as it would be if the request did not say."""
         training = self.training
@@ -419,11 +434,20 @@ class TrainRequest(Wire):
             ("sequence_length", training.sequence_length, SEQUENCE_LENGTH, "tokens"),
             ("global_batch_size", training.global_batch_size, GLOBAL_BATCH_SIZE, "sequences per step"),
         )
-        return tuple(
-            f"training.{name} is {value:,} {unit}, the default."
-            for name, value, default, unit in notes
-            if value == default
+        return (
+            tuple(
+                f"training.{name} is {value:,} {unit}, the default."
+                for name, value, default, unit in notes
+                if value == default
+            )
+            + self._precision_note()
         )
+
+    def _precision_note(self) -> tuple[str, ...]:
+        usual = usual_precision(self.framework)
+        if usual == PRECISION or self.training.precision != usual:
+            return ()
+        return (f"training.precision is {usual}, the default of {self.framework}, which has no {PRECISION}.",)
 
     def refuse_what_nothing_reads(self) -> None:
         """Raise InvalidQuestion for a part that the method or the objective leaves unread, so that none is ignored."""
@@ -457,6 +481,19 @@ class TrainRequest(Wire):
             resilience=self.resilience.to_resilience(),
             compare=tuple(each.to_named_layout() for each in self.compare),
         )
+
+
+def _usual_attention(framework: str, asked: Mapping[str, Any]) -> str:
+    """Return the attention of a job that names none: flash, or what its stack has on a card of the catalogue."""
+    hardware = asked.get("hardware")
+    name = hardware.get("gpu") if isinstance(hardware, dict) else None
+    if framework not in stack_names() or not isinstance(name, str):
+        return ATTENTION
+    try:
+        kinds = attention_kinds(load_profile(framework), catalogue().gpu(name))
+    except UnknownName:
+        return ATTENTION
+    return ATTENTION if ATTENTION in kinds else next(iter(kinds), ATTENTION)
 
 
 def training_fields(asked: TrainingPart) -> dict[str, Any]:

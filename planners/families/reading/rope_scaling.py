@@ -24,6 +24,15 @@ def stretched_positions(config: Mapping[str, Any], stated: int | None) -> int | 
     return stretched_by(scaling, stated)
 
 
+def scales_positions(config: Mapping[str, Any]) -> bool:
+    """Return whether a config asks for rotary positions that are scaled, in whatever way."""
+    text = config.get("text_config")
+    parts = [part for part in (config, text) if isinstance(part, Mapping)]
+    found = [part.get(name) for part in parts for name in ("rope_scaling", "rope_parameters")]
+    kinds = [each.get("rope_type", each.get("type")) for each in found if isinstance(each, Mapping)]
+    return any(kind not in (None, "default") for kind in kinds)
+
+
 def stretched_by(scaling: Mapping[str, Any], stated: int) -> int:
     """Return how far positions reach under one scaling, in the words of a config."""
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")

@@ -120,6 +120,28 @@ ACTIVATIONS_GO_BY_PARTS = Rule(
 )
 
 
+def _recompute_too_little(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a stack that offloads only what it also recomputes would not recompute every layer."""
+    if not job.profile.can.activation_offload_recomputes or not layouts.activation_offload.any():
+        return NOWHERE
+    is_part = layouts.recompute != FULL if job.recompute_every is None else EVERYWHERE
+    too_little: BoolArray = layouts.activation_offload & is_part
+    return too_little
+
+
+def _too_little(_case: Case, job: Job) -> str:
+    return f"{job.profile.name} offloads activations only where every layer is recomputed: recompute must be full."
+
+
+ACTIVATIONS_GO_WITH_RECOMPUTE = Rule(
+    name="activations_go_with_recompute",
+    field="activation_offload",
+    reads=("recompute", "activation_offload"),
+    reason="activations go to the host only where every layer is recomputed",
+    breaches=(Breach(where=_recompute_too_little, words=_too_little),),
+)
+
+
 def _by_layers(broken: Callable[[Candidates, Job], BoolArray], words: Callable[[Case, Job], str]) -> Breach:
     """Return a breach of layouts whose first layers send all they keep to the host.
 

@@ -10,7 +10,11 @@ import numpy as np
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.layouts.grid import counted
-from plimsoll.planners.search.rules.activation_offload import ACTIVATIONS_GO_BY_PARTS, LAYERS_GO_WHOLE
+from plimsoll.planners.search.rules.activation_offload import (
+    ACTIVATIONS_GO_BY_PARTS,
+    ACTIVATIONS_GO_WITH_RECOMPUTE,
+    LAYERS_GO_WHOLE,
+)
 from plimsoll.planners.search.rules.divisibility import (
     BATCH_DIVIDES,
     CONTEXT_NEEDS_ATTENTION,
@@ -36,16 +40,18 @@ from plimsoll.planners.search.rules.overlap import (
 from plimsoll.planners.search.rules.pipelines import (
     INTERLEAVING_NEEDS_PIPELINE,
     PIPELINE_LAYOUT_DIVIDES,
+    PIPELINES_HAVE_CODE,
     RECOMPUTED_LAYERS_DIVIDE,
     STAGES_HAVE_LAYERS,
 )
 from plimsoll.planners.search.rules.request import REQUEST_RULES
 from plimsoll.planners.search.rules.rule import NOWHERE, RequestRule, Rule
-from plimsoll.planners.search.rules.stack import STACK_IS_ABLE
+from plimsoll.planners.search.rules.stack import ADAPTERS_LIE_WHOLE, EXPERTS_DIVIDE_IN_STAGE, STACK_IS_ABLE
 from plimsoll.planners.search.rules.zero import (
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     NVME_NEEDS_STAGE_THREE,
     OFFLOAD_NEEDS_SHARDING,
+    REPLICAS_ARE_SHARDED,
     SECONDARY_GROUP_DIVIDES,
     SHARD_GROUP_DIVIDES,
     SHARD_GROUP_HAS_RANKS,
@@ -55,9 +61,12 @@ from plimsoll.planners.search.rules.zero import (
 
 RULES: tuple[Rule, ...] = (
     STACK_IS_ABLE,
+    EXPERTS_DIVIDE_IN_STAGE,
+    ADAPTERS_LIE_WHOLE,
     HEADS_DIVIDE,
     MATRICES_DIVIDE,
     STAGES_HAVE_LAYERS,
+    PIPELINES_HAVE_CODE,
     PIPELINE_LAYOUT_DIVIDES,
     BATCH_DIVIDES,
     RECOMPUTED_LAYERS_DIVIDE,
@@ -70,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     SHARD_GROUP_DIVIDES,
     SHARD_GROUP_HAS_RANKS,
     SECONDARY_GROUP_DIVIDES,
+    REPLICAS_ARE_SHARDED,
     EXPERTS_DIVIDE,
     EXPERTS_NEED_SEQUENCE_PARALLEL,
     EXPERTS_LIE_IN_SHARD_GROUPS,
@@ -79,6 +89,7 @@ RULES: tuple[Rule, ...] = (
     PARAMETERS_HIDE_WITH_GRADIENTS,
     OFFLOAD_NEEDS_SHARDING,
     ACTIVATIONS_GO_BY_PARTS,
+    ACTIVATIONS_GO_WITH_RECOMPUTE,
     LAYERS_GO_WHOLE,
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     STAGE_DIVIDES_OPTIMIZER,

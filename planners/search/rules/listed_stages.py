@@ -11,6 +11,7 @@ from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.rule import RequestRule
 
 FIELD = "pipeline_layout"
+MOST_TRIED = 5  # numbers of stages
 
 
 def _contradicted(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
@@ -20,7 +21,7 @@ def _contradicted(question: TrainingQuestion) -> Iterator[tuple[str, str]]:
         return
     detail = _of_layers(way, question.model) or _of_multi_token(way, question) or _of_stages(way, question)
     if detail:
-        yield FIELD, f"{detail}{_such_as(way, question)}"
+        yield FIELD, detail
 
 
 def _of_layers(way: PipelineLayout, model: ModelSpec) -> str:
@@ -55,12 +56,17 @@ def _of_stages(way: PipelineLayout, question: TrainingQuestion) -> str:
     return f"pipeline_layout lists {counted(listed, 'stage')}, which {wanted} cannot be."
 
 
-def _such_as(way: PipelineLayout, question: TrainingQuestion) -> str:
-    """Return a list that the fixed degrees can have, else one of as many stages as were listed."""
+def _such_as(question: TrainingQuestion) -> Iterator[str]:
+    """Yield lists that the fixed degrees can have, else of as many stages as were listed, and then of other numbers."""
     degree, chunks = question.layout.pipeline_parallel, question.layout.virtual_pipeline
-    stages = degree * (chunks or 1) if degree else len(way.layers)
-    found = balanced_list(question.model, stages, question.multi_token_prediction) if stages > 0 else None
-    return f" {found} would do." if found else ""
+    listed = len(read_pipeline_layout(question.layout.pipeline_layout or "").layers)
+    near = sorted(range(1, 2 * listed), key=lambda stages: abs(stages - listed))[:MOST_TRIED]
+    for stages in [degree * (chunks or 1)] if degree else near:
+        found = balanced_list(question.model, stages, question.multi_token_prediction) if stages > 0 else None
+        if found:
+            yield found
 
 
-PIPELINE_LAYOUT_LISTS_LAYERS = RequestRule(name="pipeline_layout_lists_layers", breaches=_contradicted)
+PIPELINE_LAYOUT_LISTS_LAYERS = RequestRule(
+    name="pipeline_layout_lists_layers", breaches=_contradicted, instead=_such_as
+)

@@ -25,6 +25,7 @@ from plimsoll.planners.jobs.pipeline_layouts import (
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray, any_of
 from plimsoll.planners.layouts.stages import MOST_KEPT_LISTS, Pipeline, pipelines_of
 from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.stacks.model_code import in_words, traits_of
 
 
 def _chunks(layouts: Candidates) -> IntArray:
@@ -55,6 +56,35 @@ STAGES_HAVE_LAYERS = Rule(
     reads=("pipeline_parallel", "virtual_pipeline"),
     reason="every stage needs a layer, or the embedding or the head alone",
     breaches=(FixedBreach(where=_outnumber_layers, words=_too_many_chunks),),
+)
+
+
+def _stages_without_code(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a model is cut into stages that the stack has no code to cut so."""
+    if not _uncut(job):
+        return NOWHERE
+    staged: BoolArray = layouts.pipeline_parallel > 1
+    return staged
+
+
+def _uncut(job: Job) -> frozenset[str]:
+    lacked = job.profile.models.pipeline_lacks
+    return traits_of(job.model) & frozenset(lacked) if lacked else frozenset()
+
+
+def _no_stages(case: Case, job: Job) -> str:
+    return (
+        f"pipeline_parallel {case.layout.pipeline_parallel}: {job.profile.name} has no pipelines for "
+        f"{in_words(_uncut(job))}. It must be 1."
+    )
+
+
+PIPELINES_HAVE_CODE = Rule(
+    name="pipelines_have_code",
+    field="pipeline_parallel",
+    reads=("pipeline_parallel",),
+    reason="the framework has no pipelines for such a model: pipeline_parallel must be 1",
+    breaches=(Breach(where=_stages_without_code, words=_no_stages),),
 )
 
 
@@ -106,17 +136,22 @@ def _would_divide(case: Case, job: Job) -> str:
     """Return what divides these blocks instead: nearest degrees, and a way of the stack's at the same degrees."""
     stages, virtual, model = case.layout.pipeline_parallel, case.layout.virtual_pipeline, job.model
     ways, forms = job.pipeline_layouts, job.profile.can.pipeline_layouts
-    of_gpus = nearest_degrees(ways, model, stages, virtual, case.layout.gpus)
+    of_gpus = nearest_degrees(
+        ways, model, stages, virtual, case.layout.gpus, lambda degree: case.works({"pipeline_parallel": degree})
+    )
     of_any = nearest_degrees(ways, model, stages, virtual)
     told, own = None, own_way(forms)
     if LISTED in forms and model.multi_token is None:
         told = balanced_list(model, stages * virtual)
     elif read_pipeline_layout(own).division(model, stages, virtual) is not None:
         told = own
+    if told and not case.works({"pipeline_layout": told}):
+        told = None
     hints = [f"pipeline_parallel {of_gpus}"] if of_gpus else []
     hints += [f"pipeline_layout {told}"] if told else []
-    chunks = [count for count in range(1, virtual) if any(way.division(model, stages, count) for way in ways)]
-    hints += [f"virtual_pipeline {chunks[-1]}"] if chunks and not told else []
+    fewer = (count for count in range(virtual - 1, 0, -1) if any(way.division(model, stages, count) for way in ways))
+    chunks = None if told else next((count for count in fewer if case.works({"virtual_pipeline": count})), None)
+    hints += [f"virtual_pipeline {chunks}"] if chunks else []
     said = of_gpus.split(" or ")
     elsewhere = " or ".join(degree for degree in of_any.split(" or ") if degree not in said)
     if not hints and not elsewhere:

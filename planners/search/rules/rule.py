@@ -6,9 +6,9 @@ few lines judge a grid of a million layouts and the one that a client fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,15 @@ from plimsoll.planners.search.rules.fields import request_pointer
 
 # What a predicate returns where a job decides that no layout breaks the rule.
 NOWHERE: BoolArray = np.zeros(1, dtype=bool)
+
+
+# Whether some layout of the question obeys every rule once fields of its layout are changed.
+Works: TypeAlias = Callable[[Mapping[str, Any]], bool]
+
+
+def untried(_changes: Mapping[str, Any]) -> bool:
+    """Return that a way out works, where nothing says on which question it is tried."""
+    return True
 
 
 class Asked(Protocol):
@@ -53,12 +62,14 @@ class Violation:
 class Case:
     """A layout that breaks a rule, out of `layouts`, which all do.
 
-    `is_formed` says that a search formed it, rather than the degrees alone that a client fixed.
+    `is_formed` says that a search formed it, rather than the degrees alone that a client fixed, and `works` whether a
+    way out is one.
     """
 
     layout: Layout
     layouts: Candidates
     is_formed: bool
+    works: Works = untried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +116,7 @@ class Rule:
         """Return where layouts obey the rule."""
         return ~self.broken(layouts, job)
 
-    def detail(self, layouts: Candidates, job: Job) -> str:
+    def detail(self, layouts: Candidates, job: Job, works: Works = untried) -> str:
         """Return the sentence on a list of layouts which all break the rule: with its numbers where they are alike."""
         at = 0
         for name in self.reads:
@@ -114,10 +125,23 @@ class Rule:
                 # What one virtual stage breaks, more of them break too.
                 at = int(np.argmin(values))
             elif values.min() != values.max():
-                return f"None of {len(layouts):,} possible layouts obeys this rule: {self.reason}."
+                return self._of_all(layouts, job) or (
+                    f"None of {len(layouts):,} possible layouts obeys this rule: {self.reason}."
+                )
         one = layouts.take([at])
         breach = next(breach for breach in self.breaches if breach.where(one, job).any())
-        return breach.words(Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True), job)
+        case = Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True, works=works)
+        return breach.words(case, job)
+
+    def _of_all(self, layouts: Candidates, job: Job) -> str | None:
+        """Return the sentence on a breach that unlike layouts all commit, where it has no numbers of theirs."""
+        for breach in self.breaches:
+            if not np.broadcast_to(breach.where(layouts, job), layouts.shape).all():
+                continue
+            cases = (Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True) for at in (0, -1))
+            said = {breach.words(case, job) for case in cases}
+            return said.pop() if len(said) == 1 else None
+        return None
 
     def fixed_detail(self, least: Candidates, asked: Asked, named: frozenset[str]) -> str | None:
         """Return the sentence on degrees that break the rule by themselves, or None where that is not sure.
@@ -150,11 +174,23 @@ def anywhere(masks: Iterable[BoolArray]) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRule:
-    """A rule that a request breaks whatever the model and the stack; `breaches` yields fields and sentences."""
+    """A rule that a request breaks whatever the model and the stack; `breaches` yields fields and sentences.
+
+    `instead` yields values of the rule's field that would do in their place, the best first.
+    """
 
     name: str
     breaches: Callable[[TrainingQuestion], Iterator[tuple[str, str]]]
+    instead: Callable[[TrainingQuestion], Iterator[str]] | None = None
 
-    def violations(self, question: TrainingQuestion) -> tuple[Violation, ...]:
-        """Return each breach of the rule."""
-        return tuple(Violation(rule=self.name, field=field, detail=detail) for field, detail in self.breaches(question))
+    def violations(self, question: TrainingQuestion, works: Works = untried) -> tuple[Violation, ...]:
+        """Return each breach of the rule, with what would do instead."""
+        return tuple(
+            Violation(rule=self.name, field=field, detail=f"{detail}{self._would_do(question, field, works)}")
+            for field, detail in self.breaches(question)
+        )
+
+    def _would_do(self, question: TrainingQuestion, field: str, works: Works) -> str:
+        values = self.instead(question) if self.instead else iter(())
+        found = next((value for value in values if works({field: value})), None)
+        return f" {found} would do." if found else ""

@@ -29,6 +29,8 @@ from plimsoll.planners.stacks.records import BY_MODULES, Capabilities, StateByte
 
 BOTH = (False, True)
 MOST_RANKS = 2**63  # more than any degree
+# Of fields that layouts have by their place.
+TERMS: Mapping[str, Sequence[Any]] = {"recompute": RECOMPUTE_MODES, "offload": OFFLOADS}
 ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
 
 
@@ -223,7 +225,8 @@ def _state_dtype(field: str, own_bytes: Callable[[StateBytes], int]) -> LayoutAb
     def can(profile: Profile, asked: TrainingQuestion) -> bool:
         usual = profile.states.get(asked.precision)
         is_usual = usual is not None and DTYPE_BYTES.get(getattr(asked, field)) == own_bytes(usual)
-        return is_usual or profile.can.state_dtypes_from <= max(profile.can.zero_stages)
+        has_some = profile.can.state_dtypes_from <= max(profile.can.zero_stages)
+        return is_usual or (has_some and field in profile.can.chosen_dtypes)
 
     ability = Ability(
         pointer=request_pointer(field),
@@ -306,6 +309,7 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
             lambda profile: profile.can.pipeline_layouts if profile.can.pipeline_parallel else (),
             _no_such_way,
             asked=_way,
+            told=lambda question: f"pipeline_layout {question.layout.pipeline_layout}",
         ),
         lacks=_nowhere,
     ),
@@ -323,31 +327,23 @@ LAYOUT_ABILITIES: tuple[LayoutAbility, ...] = (
         lacks=_recompute_forms,
     ),
 )
-# What layouts may ask for by two degrees together, so that no field of a client's is at fault alone.
-COMBINATIONS: tuple[Callable[[Candidates, Job], BoolArray], ...] = (_experts_by_stage,)
 
 
 def _asks_too_much(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a layout asks its stack for anything that it cannot do."""
-    every = (*(ability.lacks for ability in LAYOUT_ABILITIES), *COMBINATIONS)
-    return anywhere(lacks(layouts, job) for lacks in every)
+    return anywhere(each.lacks(layouts, job) for each in LAYOUT_ABILITIES)
 
 
-def _together(case: Case, job: Job) -> str:
-    """Return all that the layouts ask for: each may lack another ability."""
-    layouts = case.layouts
-    modes = {RECOMPUTE_MODES[mode] for mode in np.unique(layouts.recompute).tolist()}
-    return (
-        f"{job.profile.name} does not run these degrees together: ZeRO {_values(layouts.zero_stage)}, tensor "
-        f"{_values(layouts.tensor_parallel)}, pipeline {_values(layouts.pipeline_parallel)}, context "
-        f"{_values(layouts.context_parallel)}, expert "
-        f"{_values(layouts.expert_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
-        f"{'/'.join(sorted(modes))}."
-    )
+def _too_much(case: Case, job: Job) -> str:
+    """Return what the stack lacks of what the layouts ask for: each may lack another ability."""
+    lacked = [each.ability.field for each in LAYOUT_ABILITIES if each.lacks(case.layouts, job).any()]
+    asked = [f"{field} {_values(getattr(case.layouts, field), TERMS.get(field))}" for field in lacked]
+    return f"{job.profile.name} runs no layout with {listed(asked, 'or')} here."
 
 
-def _values(column: IntArray) -> str:
-    return "/".join(str(value) for value in np.unique(column).tolist())
+def _values(column: IntArray | BoolArray, terms: Sequence[Any] | None) -> str:
+    values = np.unique(column).tolist()
+    return "/".join(str(value if terms is None else terms[int(value)]).lower() for value in values)
 
 
 STACK_IS_ABLE = Rule(
@@ -355,5 +351,40 @@ STACK_IS_ABLE = Rule(
     field="",
     reads=(),
     reason="the framework cannot do this",
-    breaches=(Breach(where=_asks_too_much, words=_together),),
+    breaches=(Breach(where=_asks_too_much, words=_too_much),),
+)
+
+
+def _divided_in_stage(case: Case, job: Job) -> str:
+    stages = listed([str(stage) for stage in job.profile.can.expert_zero_stages], "or")
+    return f"{job.profile.name} divides experts over ranks in zero_stage {stages}, not in {case.layout.zero_stage}."
+
+
+EXPERTS_DIVIDE_IN_STAGE = Rule(
+    name="experts_divide_in_stage",
+    field="expert_parallel",
+    reads=("expert_parallel", "zero_stage"),
+    reason="the framework divides experts in some ZeRO stages only",
+    breaches=(Breach(where=_experts_by_stage, words=_divided_in_stage),),
+)
+
+
+def _divides_adapters(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where ranks divide matrices with adapters on a stack that cannot."""
+    if job.method == "full" or job.profile.can.adapters_over_tensor:
+        return NOWHERE
+    divided: BoolArray = layouts.tensor_parallel > 1
+    return divided
+
+
+def _divided_adapters(_case: Case, job: Job) -> str:
+    return f"{job.profile.name} divides no adapters over tensor-parallel ranks: tensor_parallel must be 1."
+
+
+ADAPTERS_LIE_WHOLE = Rule(
+    name="adapters_lie_whole",
+    field="tensor_parallel",
+    reads=("tensor_parallel",),
+    reason="the framework divides no adapters over tensor-parallel ranks: tensor_parallel must be 1",
+    breaches=(Breach(where=_divides_adapters, words=_divided_adapters),),
 )

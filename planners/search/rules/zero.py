@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray
@@ -61,6 +62,29 @@ SHARD_GROUP_HAS_RANKS = Rule(
     reads=("shard_group", "data_parallel", "zero_stage"),
     reason="a shard_group of 1 leaves a ZeRO stage nothing to divide over",
     breaches=(Breach(where=_shards_alone, words=_lone_group),),
+)
+
+
+def _replicates(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where replicas each hold all states on a stack that shards whatever several ranks have."""
+    if job.profile.can.replicates:
+        return NOWHERE
+    whole: BoolArray = (layouts.zero_stage == 0) & (layouts.data_parallel * layouts.context_parallel > 1)
+    return whole
+
+
+def _replicated(case: Case, job: Job) -> str:
+    sharding = listed([str(stage) for stage in job.profile.can.zero_stages if stage], "or")
+    ranks = case.layout.data_parallel * case.layout.context_parallel
+    return f"{job.profile.name} shards the model over the {ranks} ranks that have it: zero_stage must be {sharding}."
+
+
+REPLICAS_ARE_SHARDED = Rule(
+    name="replicas_are_sharded",
+    field="zero_stage",
+    reads=("data_parallel", "context_parallel", "zero_stage"),
+    reason="the framework shards the model over all ranks that have it: zero_stage must not be 0",
+    breaches=(Breach(where=_replicates, words=_replicated),),
 )
 
 

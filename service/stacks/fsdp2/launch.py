@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.toml_text import toml_text
 from plimsoll.service.launch.training import (
@@ -42,12 +43,15 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (flavor is None, "torchtitan has no flavor of this model's family and sizes."),
         (
             flavor is not None and not flavor.has_pipeline and layout.pipeline_parallel > 1,
-            "torchtitan cuts this model into no pipeline stages.",
+            "The file is for torchtitan 0.2, which cuts this model into no pipeline stages; its main branch does.",
         ),
         (question.method != "full", "torchtitan trains all weights."),
         (question.precision not in DTYPES, f"torchtitan has no option for precision {question.precision}."),
         (question.optimizer != "adamw", f"torchtitan has no optimizer {question.optimizer}."),
-        (question.attention != "flash", "torchtitan computes attention by fused kernels only."),
+        (
+            question.attention != "flash" and has_bf16(question.hardware.gpu),
+            "torchtitan computes attention by fused kernels only.",
+        ),
         (layout.activation_offload, "torchtitan has no option for offloaded activations."),
     )
 

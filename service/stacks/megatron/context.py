@@ -27,7 +27,7 @@ def context_options(layout: Layout) -> dict[str, Any]:
         return {}
     if exchanging == ranks:
         return {"context_exchange": EXCHANGE}
-    return {"context_exchange": BOTH, "context_sizes": f"{exchanging} {ranks // exchanging}"}
+    return {"context_exchange": BOTH, "context_sizes": (str(exchanging), str(ranks // exchanging))}
 
 
 def told_context(values: Values, ranks: int) -> dict[str, int]:
@@ -36,7 +36,7 @@ def told_context(values: Values, ranks: int) -> dict[str, int]:
         return {}
     kind = _kinds(values)[0]
     exchanging = {RING: 1, EXCHANGE: ranks}.get(kind)
-    return {"context_all_to_all": _sizes(values)[0] if exchanging is None else exchanging}
+    return {"context_all_to_all": int(_size_words(values)[0]) if exchanging is None else exchanging}
 
 
 def why_context_is_not_planned(values: Values, ranks: int) -> str | None:
@@ -52,8 +52,11 @@ def why_context_is_not_planned(values: Values, ranks: int) -> str | None:
 
 def broken_rules_of_context(values: Values) -> Iterator[str]:
     """Yield what its options on context parallelism break, as Megatron-LM and Transformer Engine assert it."""
-    ranks, kinds, sizes = int(values.get("context_parallel", 1)), _kinds(values), _sizes(values)
-    flag = option(FLAGS, "context_sizes")
+    flag, words = option(FLAGS, "context_sizes"), _size_words(values)
+    if not all(word.isdecimal() for word in words):
+        yield f"{flag} takes whole numbers, each a word of its own, not {' '.join(words)[:40]}"
+        return
+    ranks, kinds, sizes = int(values.get("context_parallel", 1)), _kinds(values), [int(word) for word in words]
     if sizes and math.prod(sizes) != ranks:
         told = " x ".join(map(str, sizes))
         yield f"{flag} {told} = {math.prod(sizes)} is not context parallel {ranks}"
@@ -71,6 +74,5 @@ def _kinds(values: Values) -> list[str]:
     return str(values.get("context_exchange") or RING).split()
 
 
-def _sizes(values: Values) -> list[int]:
-    words = str(values.get("context_sizes") or "").split()
-    return [int(word) for word in words] if all(word.isdecimal() for word in words) else [0]
+def _size_words(values: Values) -> list[str]:
+    return str(values.get("context_sizes") or "").split()

@@ -54,7 +54,10 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (question.optimizer != "adamw", f"torchtune's configs are written for AdamW, not for {question.optimizer}."),
         (layout.zero_stage == 0 and layout.data_parallel > 1, "torchtune's recipes always shard the model."),
         (launch.is_hybrid, "torchtune's recipes shard over all replicas."),
-        (layout.context_parallel > 1, "torchtune 0.6 has no option for context parallelism."),
+        (
+            layout.context_parallel > 1,
+            "The file is for torchtune 0.6, which has no option for context parallelism; its main branch has.",
+        ),
         (
             layout.tensor_parallel > 1 and not FULL_CONFIGS.get(launch.model_name or "", "").startswith("llama3"),
             "torchtune has no plan of tensor parallelism for this model.",

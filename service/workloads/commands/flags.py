@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -33,9 +35,9 @@ class Flag:
     """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it.
 
     The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, `texts` has all words
-    up to the next flag, with a space between, and `switched-off` turns the field's switch off. Of `whole-if-written`
-    and `text-if-written` the name is kept among the others as well, and a value that a variable holds is no problem:
-    each pod has its own, and the text stays.
+    up to the next flag, each quoted where a shell needs it, and `switched-off` turns the field's switch off. Of
+    `whole-if-written` and `text-if-written` the name is kept among the others as well, and a value that a variable
+    holds is no problem: each pod has its own, and the text stays.
     Launch files write the first name, or the one that stands in `written`.
     """
 
@@ -107,8 +109,10 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
         is_switch = flag is None and SWITCH.match(word) and ALL_UNRESOLVED.match(rest[0] if rest else "")
         if not has_value and rest and not _is_flag(rest[0]) and not is_switch:
             text, has_value = rest.pop(0), "="
-            while flag is not None and flag.form == "texts" and rest and not _is_flag(rest[0]):
-                text = f"{text} {rest.pop(0)}"
+            if flag is not None and flag.form == "texts":
+                listed = [text, *itertools.takewhile(lambda word: not _is_flag(word), rest)]
+                del rest[: len(listed) - 1]
+                text = shlex.join(listed)
         if flag is None or flag.form in IF_WRITTEN:
             others.append(word.partition("=")[0])
         if flag is None or (flag.form == "whole-if-written" and UNRESOLVED.search(text)):

@@ -82,7 +82,7 @@ def test_no_rank_gets_more_than_the_tokens_of_all(ranks, multiple):
     [
         ("megatron", "experts_need_sequence_parallel", {"data_parallel": 2, "tensor_parallel": 2}),
         ("fsdp2", "experts_lie_in_shard_groups", {"data_parallel": 6, "shard_group": 3, "zero_stage": 3}),
-        ("deepspeed", "framework", {"data_parallel": 2, "zero_stage": 3}),
+        ("deepspeed", "experts_divide_in_stage", {"data_parallel": 2, "zero_stage": 3}),
     ],
 )
 def test_what_no_stack_does_with_experts_breaks_a_rule(framework, rule, layout):

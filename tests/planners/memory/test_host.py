@@ -91,7 +91,8 @@ def test_the_search_and_the_account_agree_on_the_host(framework):
         for offload in range(len(load_profile(framework).can.offload))
         if offload < 2 or stage == 3
     ]
-    asked = question(gpus=16, framework=framework)
+    precision = {"torchtune": "bf16"}.get(framework, "bf16-mixed")
+    asked = question(gpus=16, framework=framework, precision=precision)
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows(rows)
     full = [memory_of(layouts, index, job, asked.hardware).node_host_bytes for index in range(len(rows))]

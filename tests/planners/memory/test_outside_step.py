@@ -40,15 +40,15 @@ def test_under_fsdp_one_rank_of_a_node_reads_them_for_all():
 def test_an_adapted_model_is_read_in_the_compute_width_and_saves_its_adapters_alone():
     # Adapters of rank 16 on q (64 + 64), k and v (64 + 32), o (64 + 64), gate, up and down (64 + 128): 1,024 features
     # in each of 4 layers, 4 bytes a parameter, on the one GPU of the node.
-    memory = _memory("torchtune", zero_stage=0, gpus=1, method="lora")
+    memory = _memory("torchtune", zero_stage=0, gpus=1, method="lora", precision="bf16")
     assert _spike(memory, "loading").host_bytes == 2 * PARAMETERS
-    size = training_job(question(method="lora"), load_profile("torchtune")).states.parameter
+    size = training_job(question(method="lora", precision="bf16"), load_profile("torchtune")).states.parameter
     assert _spike(memory, "checkpoint").host_bytes == size * 4 * 16 * 1_024
 
 
 def test_a_full_state_dict_gathers_one_tensor_on_the_device_and_all_on_the_first_rank():
-    memory = _memory("torchtune", zero_stage=3)
-    size = training_job(question(), load_profile("torchtune")).states.parameter
+    memory = _memory("torchtune", zero_stage=3, precision="bf16")
+    size = training_job(question(precision="bf16"), load_profile("torchtune")).states.parameter
     spike = _spike(memory, "checkpoint")
     resting = memory.items.optimizer + _spike(memory, "loading").device_bytes
     assert spike.device_bytes == resting + 64_000 * size

@@ -9,12 +9,12 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.able import jobs_of, listed
 from plimsoll.planners.stacks.profile import Profile, profiles_to_search
-from plimsoll.planners.training.planning import plan_training
-from tests.planners.factories import question
+from plimsoll.planners.training.planning import plan_training, plan_without_advice
+from tests.planners.factories import hardware, question
 
 
 def refusal(**asked: Any) -> InvalidQuestion:
@@ -61,7 +61,7 @@ def test_a_fixed_choice_of_layout_is_combined_like_any_other():
 @pytest.mark.parametrize(
     ("recompute", "words"),
     [
-        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-deepspeed)"),
+        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron)"),
         (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2 and torchtune)"),
         (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
     ],
@@ -73,8 +73,8 @@ def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str
 def test_a_named_stack_that_cannot_is_answered_with_those_that_can():
     error = refusal(framework="megatron", method="lora")
     assert error.pointer == "/training/method"
-    others = able(lambda profile: "lora" in profile.can.methods)
-    assert {"accelerate", "torchtune"} <= set(others)
+    others = able(lambda profile: "lora" in profile.can.methods and "bf16-mixed" in profile.states)
+    assert {"accelerate", "litgpt"} <= set(others)
     assert f"The job can run on {listed(others)}." in error.detail
 
 
@@ -83,7 +83,7 @@ def test_a_stack_without_code_for_the_model_is_answered_with_those_that_have_it(
     bert = describe_config(catalogue().model(name).config, name=name)
     error = refusal(framework="torchtune", model=bert, sequence_length=512)
     assert error.pointer == "/framework"
-    others = able(lambda profile: "encoder" not in profile.models.lacks)
+    others = able(lambda profile: "encoder" not in profile.models.lacks and "bf16-mixed" in profile.states)
     assert {"accelerate", "megatron"} <= set(others)
     assert error.detail == (
         f"torchtune has no code for bidirectional encoders, which {name} needs. The job can run on {listed(others)}."
@@ -119,3 +119,59 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
 
 def test_names_are_listed_as_sentences_list_them():
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
+def test_stacks_are_named_only_where_they_have_a_layout_of_the_job():
+    # 96 sequences are no whole micro-batches for 64 replicas, all that ddp, atorch and their like make of 64 GPUs;
+    # torchtitan's ranks can divide matrices or sequences instead.
+    error = refusal(framework="megatron", precision="tf32", gpus=64, global_batch_size=96)
+    assert error.detail.endswith("The job can run on fsdp2.")
+    found = plan_without_advice(question(framework="fsdp2", precision="tf32", gpus=64, global_batch_size=96))
+    assert found.plan.layout.data_parallel in (1, 2, 4, 8, 16, 32)
+
+
+def test_stacks_that_are_able_but_have_no_such_layout_are_said_to_have_none():
+    error = refusal(framework="megatron", optimizer="lion", gpus=64, global_batch_size=96)
+    assert "The job can run" not in error.detail
+    assert error.detail.endswith("ddp and deepspeed can, but not in any layout of this request.")
+    with pytest.raises(ImpossibleLayout):
+        plan_without_advice(question(framework="deepspeed", optimizer="lion", gpus=64, global_batch_size=96))
+
+
+V100 = hardware(8, gpu=catalogue().gpu("v100-sxm-32gb"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "instead"),
+    [
+        # TransformerEngine, pytorch/attention/dot_product_attention/utils.py: neither "for compute capability < sm80".
+        ("megatron", "attention must be eager"),
+        ("megatron-deepspeed", "attention must be eager"),
+    ],
+)
+def test_flash_attention_is_refused_on_cards_that_a_stack_has_no_such_kernel_for(framework: str, instead: str):
+    error = refusal(framework=framework, hardware=V100, precision="fp16-mixed")
+    assert error.pointer == "/training/attention"
+    assert f"on NVIDIA V100 SXM2 32 GB, which is below compute capability 8.0: {instead}." in error.detail
+    assert jobs_of(question(framework=framework, hardware=V100, precision="fp16-mixed", attention="eager"))
+    assert jobs_of(question(framework=framework, precision="fp16-mixed"))
+
+
+def test_torch_keeps_no_scores_on_such_cards_by_its_memory_efficient_kernel():
+    asked = question(framework="accelerate", hardware=V100, precision="fp16-mixed")
+    assumed = " ".join(plan_without_advice(asked).assumptions)
+    assert "Attention runs on torch's memory-efficient kernels" in assumed
+    assert "Attention runs on flash kernels." in plan_without_advice(question(framework="accelerate")).assumptions
+
+
+def test_nanotron_computes_attention_by_the_flash_kernels_of_a_package_alone():
+    # nanotron 2411b02, src/nanotron/models/llama.py imports flash_attn.
+    llama_2 = catalogue().model("meta-llama/Llama-2-7b-hf")
+    asked = {"framework": "nanotron", "model": describe_config(llama_2.config, name=llama_2.id)}
+    said = refusal(**asked, attention="eager").detail
+    assert said.startswith("nanotron has no eager attention: attention must be flash.")
+
+
+def test_a_way_to_divide_a_pipeline_is_told_as_it_was_asked_for():
+    error = refusal(optimizer="lion", layout={"pipeline_layout": "first-less=1,last-less=1"})
+    assert error.detail.startswith("No stack combines pipeline_layout first-less=1,last-less=1 (fsdp2) with")

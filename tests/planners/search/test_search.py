@@ -4,17 +4,19 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import layout_of
 from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.search.axes import grid_over
 from plimsoll.planners.search.bases import with_micro_batches, with_shard_groups, with_stages
 from plimsoll.planners.search.beyond import beyond_usual
 from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.search.search import search
-from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_seconds
 from plimsoll.planners.training.planning import plan_without_advice
@@ -24,8 +26,7 @@ from tests.properties.trainings import described
 
 def found(framework: str = "fsdp2", **changes):
     asked = question(framework=framework, **changes)
-    jobs = [training_job(asked, profile) for profile in profiles_to_search(framework)]
-    return search(asked, jobs)
+    return search(asked, jobs_of(asked))
 
 
 def chosen_layouts(result):
@@ -111,7 +112,9 @@ def test_nothing_fits_gives_the_closest():
     ("framework", "gpus"), [("deepspeed", 1), ("accelerate", 1), ("fsdp2", 2), ("torchtune", 2), ("reference", 1)]
 )
 def test_offload_is_found_where_nothing_else_fits(framework: str, gpus: int):
-    result = found(framework, gpus=gpus, model=llama(num_hidden_layers=32 * gpus))
+    # States of 16 bits alone are half as large.
+    precision, layers = ("bf16", 64) if framework == "torchtune" else ("bf16-mixed", 32)
+    result = found(framework, gpus=gpus, model=llama(num_hidden_layers=layers * gpus), precision=precision)
     assert result.fits
     assert chosen_layouts(result).offload[0] > 0
 
@@ -170,7 +173,7 @@ def test_a_thousand_gpus_are_searched_over_every_axis():
 
 def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
     asked = question(framework="any")
-    jobs = [training_job(asked, profile) for profile in profiles_to_search("any")]
+    jobs = jobs_of(asked)
     answers = iter([False, False, True])
     with pytest.raises(PlanningStopped):
         search(asked, jobs, lambda: next(answers))
@@ -179,9 +182,20 @@ def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtune"])
 def test_sequence_parallelism_that_is_asked_for_is_in_the_answer(framework: str):
-    result = found(framework, layout={"sequence_parallel": True})
+    precision = {"torchtune": "bf16"}.get(framework, "bf16-mixed")
+    result = found(framework, layout={"sequence_parallel": True}, precision=precision)
     assert all(pool.layouts.sequence_parallel.all() for pool in result.pools)
     assert all((pool.layouts.tensor_parallel > 1).all() for pool in result.pools)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-deepspeed", "fsdp2"])
+def test_encoder_decoder_models_are_searched_without_pipelines(framework: str):
+    # Megatron-LM, examples/t5/pretrain_t5.py: "Pipeline parallelism is not supported for T5."; Megatron-DeepSpeed's
+    # only pipeline is GPTModelPipe, and torchtitan cuts tok_embeddings, layers, norm and output alone.
+    t5 = describe_config(catalogue().model("google-t5/t5-11b").config, name="google-t5/t5-11b")
+    result = found(framework, gpus=8, model=t5, sequence_length=512, global_batch_size=256)
+    assert result.fits
+    assert all((pool.layouts.pipeline_parallel == 1).all() for pool in result.pools)
 
 
 def test_sequence_parallelism_on_one_gpu_names_the_tensor_parallelism_it_needs():

@@ -65,12 +65,12 @@ def test_what_a_framework_lacks_is_told_field_by_field():
 
 def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     # 5 stages divide 10 GPUs and leave 2 replicas of 64 sequences, but 5 x 2 chunks do not divide 32 layers, which the
-    # textbook has equal where they are interleaved: 4 x 2 and 8 x 2 do.
+    # textbook has equal where they are interleaved: 4 x 2 and 8 x 2 do. 2 stages would leave 10 GPUs 5 replicas, not 2.
     degrees = {"pipeline_parallel": 5, "virtual_pipeline": 2, "data_parallel": 2}
     comparison = compared(gpus=10, framework="reference", degrees=degrees)
     assert detail(comparison, "pipeline_layout_divides") == (
-        "32 layers cannot be divided into 5 x 2 = 10 chunks by pipeline_layout behind-first: pipeline_parallel 2 or "
-        "virtual_pipeline 1 can, and on other numbers of GPUs pipeline_parallel 4 or 8."
+        "32 layers cannot be divided into 5 x 2 = 10 chunks by pipeline_layout behind-first: virtual_pipeline 1 can, "
+        "and on other numbers of GPUs pipeline_parallel 4 or 8."
     )
 
 
@@ -89,7 +89,8 @@ def test_degrees_that_the_gpus_form_are_not_told_again_for_others():
     # 126 layers and a loss are 127 blocks, a prime: 96 GPUs form one stage of them, and 127 GPUs as many.
     degrees = {"pipeline_parallel": 8, "pipeline_layout": "account-for-loss"}
     model = llama(num_hidden_layers=126)
-    comparison = compared(gpus=96, model=model, degrees=degrees, named={"framework": "megatron"})
+    asked = {"gpus": 96, "global_batch_size": 96, "model": model}
+    comparison = compared(**asked, degrees=degrees, named={"framework": "megatron"})
     assert detail(comparison, "pipeline_layout_divides").endswith(
         ": pipeline_parallel 1 or pipeline_layout Et*15|(t*16|)*6t*15L can, and on other numbers of GPUs "
         "pipeline_parallel 127."
@@ -99,7 +100,7 @@ def test_degrees_that_the_gpus_form_are_not_told_again_for_others():
 @pytest.mark.parametrize(("stages", "of_gpus"), [(33, 11), (34, 17)])
 def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does(stages: int, of_gpus: int):
     # 32 layers are one on each of 32 stages; embedding and head alone are stages only where a client lists them.
-    asked = {"gpus": stages, "framework": "megatron", "layout": {"pipeline_parallel": stages}}
+    asked = {"gpus": stages, "global_batch_size": 66, "framework": "megatron", "layout": {"pipeline_parallel": stages}}
     with pytest.raises(ImpossibleLayout) as refused:
         plan_training(question(**asked))
     assert refused.value.rule == "pipeline_layout_divides"
@@ -107,6 +108,50 @@ def test_stages_that_no_way_divides_into_are_told_with_the_nearest_that_one_does
         f"32 layers cannot be divided into {stages} stages in any way that megatron is planned with: "
         f"pipeline_parallel {of_gpus} can, and on other numbers of GPUs pipeline_parallel 32."
     )
+
+
+def test_the_one_thing_that_excludes_every_layout_is_why_there_is_none():
+    # Products in fp8 exclude them all, whatever their degrees and recompute.
+    said = refused(framework="megatron", precision="fp8-mixed", activation_offload=True, offload_layers=4)
+    assert said.startswith("megatron's activation_offload is planned in 16 and 32 bits, not with products in fp8.")
+
+
+def test_what_a_framework_cannot_do_is_named_where_some_layouts_ask_for_it():
+    # Of 48 GPUs in 4 stages 12 are replicas and tensor-parallel ranks; nanotron's shards lie on all replicas.
+    asked = {"framework": "nanotron", "gpus": 48, "layout": {"pipeline_parallel": 4, "shard_group": 3}}
+    with pytest.raises(ImpossibleLayout) as found:
+        plan_training(question(**asked))
+    assert "nanotron runs no layout with shard_group 3 here." in found.value.broken[0].detail
+
+
+def refused(**asked) -> str:
+    with pytest.raises(ImpossibleLayout) as found:
+        plan_training(question(**asked))
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "offered"), [(96, "even: pipeline_parallel 4 or 8 can, on other"), (100, "pipeline_layout Et|(tt|)*12")]
+)
+def test_a_list_of_stages_is_offered_only_where_its_micro_batches_go_round(batch: int, offered: str):
+    # 10 GPUs in 5 stages are 2 replicas: 96 sequences by two are 24 micro-batches each, no multiple of 5; 100 are 25.
+    degrees = {"pipeline_parallel": 5, "virtual_pipeline": 4, "pipeline_layout": "even"}
+    asked = {"gpus": 10, "global_batch_size": batch, "micro_batch_size": 2, "framework": "megatron"}
+    assert offered in refused(**asked, layout=degrees)
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpus", "offered"),
+    [
+        ("megatron", 8, " Et*8|(t*8|)*2t*8L would do."),  # 5 stages do not divide 8 GPUs, 4 do
+        ("megatron", 5, " Et*6|(t*7|)*2t*6|t*6L would do."),
+        ("nanotron", 8, ""),  # its one way is by-compute
+    ],
+)
+def test_a_list_is_offered_only_to_a_stack_that_takes_it_on_gpus_that_it_divides(framework, gpus, offered):
+    asked = {"framework": framework, "gpus": gpus, "global_batch_size": 40}
+    said = refused(**asked, layout={"pipeline_layout": "Et*4|(t*5|)*3t*4L"})
+    assert said.endswith(f"counted from 0, is in no stage.{offered}")
 
 
 def test_a_way_to_divide_that_a_stack_lacks_is_told_with_those_it_has():

@@ -16,7 +16,8 @@ from tests.planners.factories import question
 
 BERT, MAMBA, BLOOM = "google-bert/bert-large-uncased", "state-spaces/mamba-2.8b-hf", "bigscience/bloom"
 NEMOTRON_H, DEEPSEEK, GPT2 = "nvidia/Nemotron-H-56B-Base-8K", "deepseek-ai/DeepSeek-V3", "openai-community/gpt2"
-T5, QWEN3_NEXT, LLAMA = "google-t5/t5-3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", "meta-llama/Llama-3.1-8B"
+T5, QWEN3_NEXT, LLAMA = "google-t5/t5-3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", "meta-llama/Llama-2-7b-hf"
+LLAMA_31 = "meta-llama/Llama-3.1-8B"
 
 
 @functools.cache
@@ -28,13 +29,17 @@ def model(name: str) -> ModelSpec:
     ("name", "traits"),
     [
         (LLAMA, set()),
+        (LLAMA_31, {"scaled_positions"}),
         (BERT, {"encoder", "learned_positions"}),
         (T5, {"encoder_decoder"}),
         (MAMBA, {"mamba"}),
         (NEMOTRON_H, {"mamba2"}),
         (QWEN3_NEXT, {"delta_rule", "experts"}),
         (DEEPSEEK, {"latent_attention", "wider_keys", "experts"}),
-        ("deepseek-ai/DeepSeek-V3.2", {"latent_attention", "wider_keys", "chosen_tokens", "experts"}),
+        (
+            "deepseek-ai/DeepSeek-V3.2",
+            {"latent_attention", "wider_keys", "chosen_tokens", "experts"},
+        ),
         ("openai/gpt-oss-20b", {"sliding_window", "sinks", "experts"}),
         ("google/gemma-3-27b-it", {"sliding_window", "vision"}),
         # BLOOM adds ALiBi to its scores, and has neither a rotation nor an embedding of positions.
@@ -54,6 +59,8 @@ def test_a_models_traits_are_what_it_is_made_of(name: str, traits: set[str]):
         *((framework, DEEPSEEK) for framework in ("torchtune", "nanotron", "megatron-deepspeed")),
         *((framework, BLOOM) for framework in ("torchtune", "litgpt", "nanotron")),
         *((framework, GPT2) for framework in ("litgpt", "nanotron")),
+        # Neither source reads rope_scaling: rotary_pos_embedding.py there, models/llama.py and qwen.py here.
+        *((framework, LLAMA_31) for framework in ("megatron-deepspeed", "nanotron")),
     ],
 )
 def test_a_stack_without_code_for_a_model_does_not_run_it(framework: str, name: str):
@@ -79,7 +86,9 @@ def test_a_stack_without_code_for_a_model_does_not_run_it(framework: str, name: 
     ],
 )
 def test_a_stack_with_code_for_a_model_or_that_may_have_it_runs_it(framework: str, name: str):
-    assert why_unsupported(question(model=model(name)), load_profile(framework)) is None
+    profile = load_profile(framework)
+    precision = "bf16-mixed" if "bf16-mixed" in profile.states else "bf16"
+    assert why_unsupported(question(model=model(name), precision=precision), profile) is None
 
 
 @pytest.mark.parametrize("framework", stack_names())
@@ -88,4 +97,4 @@ def test_what_a_profile_says_of_models_are_traits_and_none_of_them_twice(framewo
     named = [*code.lacks, *code.unknown]
     assert set(named) <= set(TRAITS)
     assert len(named) == len(set(named))
-    assert {*code.ring_lacks, *code.exchange_lacks} <= set(TRAITS)
+    assert {*code.ring_lacks, *code.exchange_lacks, *code.pipeline_lacks} <= set(TRAITS)

@@ -125,3 +125,11 @@ def test_megatron_s_fused_cross_entropy_holds_no_logits_in_fp32():
     # bf16 logits and the fp32 copy that is worked in: core/tensor_parallel/cross_entropy.py.
     # Fused, as measured: one more tensor of 16 bits.
     assert (plain.loss.logits_bytes, compiled.loss.logits_bytes) == (2 + 4, 2 + 2)
+
+
+def test_megatron_deepspeed_can_nothing_that_only_megatron_core_has_options_for():
+    # deepspeedai/Megatron-DeepSpeed 4efb479: arguments.py has no --offload-modules, --recompute-modules or
+    # --cp-comm-type, and gpt_model.py says that "deepspeed's pipeline doesn't support the block recompute method".
+    can = load_profile("megatron-deepspeed").can
+    assert (can.activation_offload, can.context_all_to_all) == ("none", False)
+    assert set(can.recompute) == {"none", "selective", "full"}

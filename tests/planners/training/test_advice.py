@@ -456,3 +456,37 @@ def test_within_a_node_fewer_gpus_are_not_looked_for(gpus):
     model = describe_config(catalogue().model("llama-3.1-405b").config, name="llama-3.1-405b")
     answer = plan_training(question(model=model, framework="megatron", gpus=gpus))
     assert not any("fewer GPUs" in offer.reason for offer in answer.advice)
+
+
+def test_an_offer_that_names_a_framework_is_the_plan_of_that_framework_alone():
+    # Among all stacks 3 s come first; of the one that is named, asked for by itself, 2 s do.
+    def best(changed, **_):
+        found = planned("fits")
+        seconds = 3.0 if changed.framework == "any" else 2.0
+        return replace(found, layout=replace(found.layout, framework="accelerate"), step_seconds=seconds)
+
+    offers = advice_for(question(gpus=1, framework="megatron"), UNFIT, best)
+    named = {offer.change["framework"]: offer.step_seconds for offer in offers if "framework" in offer.change}
+    assert named == {"accelerate": 2.0, "any": 3.0}
+
+
+def test_an_offer_of_another_framework_says_the_precision_that_was_the_first_ones_own():
+    # torchtune computes in bf16 where nothing is said, and the others in bf16-mixed.
+    def best(_changed, **_):
+        found = planned("fits")
+        return replace(found, layout=replace(found.layout, framework="accelerate"))
+
+    asked = question(gpus=1, framework="torchtune", precision="bf16")
+    offers = [offer for offer in advice_for(asked, UNFIT, best) if "framework" in offer.change]
+    assert {offer.change["training.precision"] for offer in offers} == {"bf16"}
+
+
+def test_a_freed_degree_that_comes_back_as_it_was_is_no_other_one():
+    def best(_changed, **_):
+        found = planned("fits")
+        return replace(found, layout=replace(found.layout, pipeline_parallel=8, tensor_parallel=2))
+
+    asked = question(gpus=8, framework="megatron", layout={"pipeline_parallel": 8, "tensor_parallel": 1})
+    reasons = [offer.reason for offer in advice_for(asked, UNFIT, best)]
+    assert any(reason.startswith("Another tensor_parallel") for reason in reasons)
+    assert not any(reason.startswith("Another pipeline_parallel") for reason in reasons)

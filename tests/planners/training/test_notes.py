@@ -27,7 +27,7 @@ from plimsoll.planners.questions import (
     Resilience,
     TrainingQuestion,
 )
-from plimsoll.planners.stacks.profile import load_profile, stack_names
+from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_precision
 from plimsoll.planners.timing.efficiency import load_efficiency, shipped_generations
 from plimsoll.planners.training.notes import NOTES, Told, counted, summary
 from plimsoll.planners.training.planning import plan_training
@@ -35,7 +35,15 @@ from tests.planners.factories import question, small_llama, small_mixtral
 
 # Where a sentence ends another may begin: with a capital, a figure, or the lower-case name of a field or stack.
 ENDED = re.compile(r"[.!?]$")
-LOWER_CASE_NAMES = ("host_bytes", "fsdp2", "torchtitan", "nanotron", "pcie_bytes_per_second", "memory_bytes")
+LOWER_CASE_NAMES = (
+    "host_bytes",
+    "fsdp2",
+    "torchtitan",
+    "torchtune",
+    "nanotron",
+    "pcie_bytes_per_second",
+    "memory_bytes",
+)
 # Two verbs that a template put into one clause, as in "rests on no timed run is on record".
 TWO_VERBS = re.compile(r"\b(?:rests? on|follows?|comes? from) (?:no|an?|the)\b[^.;,:]*\b(?:is|are|has|have)\b")
 
@@ -116,7 +124,8 @@ QUESTIONS: dict[str, dict[str, object]] = {
 def test_every_sentence_of_every_stack_is_whole(framework: str):
     found = 0
     for changes in QUESTIONS.values():
-        asked = question(**{"model": small_llama(), "sequence_length": 512, "framework": framework, **changes})
+        common = {"model": small_llama(), "sequence_length": 512, "precision": usual_precision(framework)}
+        asked = question(**{**common, "framework": framework, **changes})
         try:
             answer = plan_training(asked)
         except PlimsollError:

@@ -64,3 +64,12 @@ def test_host_memory_is_as_given_or_the_cluster_s():
     assert hardware(cluster="dgx-h100").host_memory_bytes == 2048 * 2**30
     assert hardware(cluster="dgx-h100", host_memory_bytes=10**12).host_memory_bytes == 10**12
     assert hardware(BY_HAND, host_memory_bytes=10**12).host_memory_bytes == 10**12
+
+
+def test_pods_are_whole_nodes():
+    with pytest.raises(InvalidQuestion, match="A pod of 3 GPUs is not whole nodes of 8") as refused:
+        hardware(gpus=16, network={"gpus_per_pod": 3, "oversubscription": 2.0})
+    assert refused.value.pointer == "/hardware/network/gpus_per_pod"
+    found = hardware(gpus=16, network={"gpus_per_pod": 16, "oversubscription": 2.0}).network
+    assert found is not None
+    assert found.gpus_per_pod == 16

@@ -63,6 +63,43 @@ def test_each_quantity_that_is_the_default_is_said_to_be():
     assert request.default_notes() == ("training.sequence_length is 4,096 tokens, the default.",)
 
 
+@pytest.mark.parametrize(
+    ("framework", "training", "precision"),
+    [
+        # torchtune, recipes/full_finetune_distributed.py: "Full fp32 and bf16 training are supported."
+        ("torchtune", {}, "bf16"),
+        ("torchtune", {"precision": "fp32"}, "fp32"),
+        ("megatron", {}, "bf16-mixed"),
+        ("any", {}, "bf16-mixed"),
+    ],
+)
+def test_a_job_without_a_precision_has_its_stacks(framework, training, precision):
+    request = TrainRequest.model_validate({
+        "model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8}, "framework": framework,
+        "training": {**training, "sequence_length": 2048, "global_batch_size": 8},
+    })  # fmt: skip
+    assert request.training.precision == precision
+    told = ("training.precision is bf16, the default of torchtune, which has no bf16-mixed.",)
+    assert request.default_notes() == (told if precision == "bf16" else ())
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpu", "training", "attention"),
+    [
+        # Transformer Engine has no flash kernels below compute capability 8.0, torch its memory-efficient one.
+        ("megatron", "v100-sxm-32gb", {}, "eager"),
+        ("megatron", "v100-sxm-32gb", {"attention": "flash"}, "flash"),
+        ("megatron", "h100-sxm-80gb", {}, "flash"),
+        ("accelerate", "t4-16gb", {}, "flash"),
+        ("any", "v100-sxm-32gb", {}, "flash"),
+        ("megatron", "no-such-card", {}, "flash"),
+    ],
+)
+def test_a_job_without_a_kind_of_attention_has_its_stacks_on_its_card(framework, gpu, training, attention):
+    asked = {"model": "llama-3.1-8b", "hardware": {"gpu": gpu, "gpus": 8}, "framework": framework, "training": training}
+    assert TrainRequest.model_validate(asked).training.attention == attention
+
+
 def test_a_measured_job_says_how_long_its_sequences_were():
     job = {"model": "llama-3.1-8b", "framework": "fsdp2", "gpus": 8, "training": {"global_batch_size": 64}}
     body = {"measurements": [{"run": job, "step_seconds": 1.0}]}

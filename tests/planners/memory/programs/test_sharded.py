@@ -35,14 +35,17 @@ def worst_of(found, layer, phase=BACKWARD):
     return max(of_layer[: min(ends, default=None)], key=lambda event: event.total)
 
 
+TUNE = {"training": {"precision": "bf16"}}  # torchtune has no mixed precision
+
+
 def test_the_last_layer_s_gather_meets_the_buffer_of_the_layer_before():
-    gathered = taken(step("torchtune"), "weights", layer=TOP, phase=FORWARD)
+    gathered = taken(step("torchtune", **TUNE), "weights", layer=TOP, phase=FORWARD)
     # The root, one layer's weights and two layers' buffers, 2 bytes each.
     assert held(gathered, "communication") == 2 * (ROOT + 3 * LAYER)
 
 
 def test_the_first_layer_s_gather_meets_the_root_s_buffer():
-    first = taken(step("torchtune"), "weights", layer=0, phase=FORWARD)
+    first = taken(step("torchtune", **TUNE), "weights", layer=0, phase=FORWARD)
     # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features of 2 bytes.
     assert held(first, "communication") == 2 * 2 * (ROOT + LAYER)
     assert held(first, "activations") == TOKENS * 2 * 64
@@ -54,7 +57,7 @@ def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
 
 
 def test_a_loss_behind_the_root_gathers_it_again_beside_its_gradient():
-    again = taken(step("torchtune"), "weights", phase=BACKWARD)
+    again = taken(step("torchtune", **TUNE), "weights", phase=BACKWARD)
     assert held(again, "communication") == 2 * 2 * ROOT
     # The gradient of all logits, in the format that they were in.
     assert held(again, "logits") == 2 * TOKENS * WORDS
@@ -269,9 +272,6 @@ def test_the_head_stands_beside_its_buffer_and_then_beside_the_top_layer_s():
         2 * HEAD + 2 * LAYER,
         2 * HEAD + 2 * LAYER,
     ]
-
-
-TUNE = {"training": {"precision": "bf16"}}
 
 
 def test_a_loss_behind_the_root_finds_nothing_gathered_and_the_head_all_of_it_again():

@@ -1,5 +1,7 @@
 """What commands of Megatron-LM say of recomputation."""
 
+import shlex
+
 import pytest
 
 from plimsoll.service.stacks.commands import training_launch
@@ -13,7 +15,7 @@ MODEL = (
 
 
 def read(options):
-    words = tuple(f"torchrun --nproc_per_node 8 --nnodes 3 pretrain_gpt.py {MODEL} {options}".split())
+    words = tuple(shlex.split(f"torchrun --nproc_per_node 8 --nnodes 3 pretrain_gpt.py {MODEL} {options}"))
     return training_launch(words, 24, a_plain_container(), gpus_per_pod=8)
 
 
@@ -98,6 +100,12 @@ def test_ranks_that_exchange_heads_are_read(options, exchanging):
             f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 2 2",
             CannotRun,
             "--hierarchical-context-parallel-sizes 2 x 2 = 4 is not context parallel 8",
+        ),
+        (
+            # argparse: "invalid int value: '4 2'"
+            f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes '4 2'",
+            CannotRun,
+            "--hierarchical-context-parallel-sizes takes whole numbers, each a word of its own, not '4 2'",
         ),
         (
             f"{CONTEXT} a2a+p2p --hierarchical-context-parallel-sizes 2 2 2",

@@ -6,7 +6,9 @@ megatron-core's TransformerConfig by their names (`core_transformer_config_from_
 
 from __future__ import annotations
 
+import argparse
 import shlex
+import typing
 from typing import Any
 
 import pytest
@@ -71,9 +73,7 @@ def config(given: TrainingLaunch) -> Any:
         field = RENAMED.get(name, name)
         if field in fields:
             values[field] = word if word is True else _number(word)
-    for listed in ("recompute_modules", "offload_modules"):
-        if listed in values:
-            values[listed] = values[listed].split()
+    values.update(_lists(words(given), TransformerConfig))
     if "disable_bias_linear" in told(given):
         values["add_bias_linear"] = False
     values["attention_backend"] = AttnBackend[values["attention_backend"]]
@@ -82,6 +82,19 @@ def config(given: TrainingLaunch) -> Any:
         stage = given.question.model.num_layers // given.layout.pipeline_parallel
         values["virtual_pipeline_model_parallel_size"] = stage // int(chunks)
     return TransformerConfig(**values, pipeline_dtype=_dtype(given))
+
+
+def _lists(said: list[str], config_class: type) -> dict[str, Any]:
+    """Return the options of several words, as Megatron-LM's parser makes them of the class's fields.
+
+    megatron/training/argument_utils.py, `_extract_type`: a list's items are words of the items' type, `nargs="+"`.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name, hint in typing.get_type_hints(config_class).items():
+        kind = typing.get_args(hint)[0] if type(None) in typing.get_args(hint) else hint
+        if typing.get_origin(kind) is list and (item := typing.get_args(kind)[0]) in (int, str):
+            parser.add_argument(f"--{name.replace('_', '-')}", nargs="+", type=item, default=argparse.SUPPRESS)
+    return vars(parser.parse_known_args(said)[0])
 
 
 def _dtype(given: TrainingLaunch) -> Any:
@@ -296,6 +309,7 @@ def test_ranks_that_exchange_heads_are_told(exchanging, kind, sizes):
     found = told(given)
     assert found.get("cp_comm_type") == kind
     assert found.get("hierarchical_context_parallel_sizes") == sizes
+    assert config(given).hierarchical_context_parallel_sizes == (sizes and [2, 2])
     assert read_back(given).request["layout"]["context_all_to_all"] == exchanging
 
 
