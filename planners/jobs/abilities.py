@@ -143,7 +143,7 @@ def attention_kinds(profile: Profile, gpu: Gpu) -> tuple[str, ...]:
 
 def _no_kernel(question: TrainingQuestion, profile: Profile) -> str:
     gpu = question.hardware.gpu
-    where = "" if has_bf16(gpu) else f" on {gpu.name}, which is below compute capability 8.0"
+    where = "" if has_bf16(gpu) else f" on {gpu.name}, which has no bf16 (compute capability below 8.0)"
     kinds = attention_kinds(profile, gpu)
     if not kinds:
         return f"{profile.name} has no attention kernels{where}."

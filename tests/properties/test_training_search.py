@@ -207,7 +207,9 @@ def test_any_stack_is_never_worse_than_a_stack_that_is_named(data: st.DataObject
 
 def test_a_measured_stack_with_room_by_offload_alone_does_not_keep_out_one_with_room_on_the_device():
     model = described("google/gemma-3n-E4B")
-    job = replace(question(model=model, gpus=8, sequence_length=4096, global_batch_size=32), method="lora")
+    job = replace(
+        question(model=model, gpus=8, sequence_length=4096, global_batch_size=32), method="lora", precision="bf16"
+    )
     asked = replace(job, hardware=replace(job.hardware, gpu=catalogue().gpu("rtx-4090-24gb")), framework="any")
     other = planned(replace(asked, framework="torchtune"))
     assert other is not None

@@ -125,7 +125,7 @@ class Rule:
                 # What one virtual stage breaks, more of them break too.
                 at = int(np.argmin(values))
             elif values.min() != values.max():
-                return self._of_all(layouts, job) or (
+                return self._of_all(layouts, job, works) or (
                     f"None of {len(layouts):,} possible layouts obeys this rule: {self.reason}."
                 )
         one = layouts.take([at])
@@ -133,12 +133,13 @@ class Rule:
         case = Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True, works=works)
         return breach.words(case, job)
 
-    def _of_all(self, layouts: Candidates, job: Job) -> str | None:
+    def _of_all(self, layouts: Candidates, job: Job, works: Works) -> str | None:
         """Return the sentence on a breach that unlike layouts all commit, where it has no numbers of theirs."""
         for breach in self.breaches:
             if not np.broadcast_to(breach.where(layouts, job), layouts.shape).all():
                 continue
-            cases = (Case(layout=layout_of(layouts, at, job), layouts=layouts, is_formed=True) for at in (0, -1))
+            ends = (layout_of(layouts, at, job) for at in (0, -1))
+            cases = (Case(layout=end, layouts=layouts, is_formed=True, works=works) for end in ends)
             said = {breach.words(case, job) for case in cases}
             return said.pop() if len(said) == 1 else None
         return None

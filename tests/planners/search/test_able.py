@@ -152,7 +152,7 @@ V100 = hardware(8, gpu=catalogue().gpu("v100-sxm-32gb"))
 def test_flash_attention_is_refused_on_cards_that_a_stack_has_no_such_kernel_for(framework: str, instead: str):
     error = refusal(framework=framework, hardware=V100, precision="fp16-mixed")
     assert error.pointer == "/training/attention"
-    assert f"on NVIDIA V100 SXM2 32 GB, which is below compute capability 8.0: {instead}." in error.detail
+    assert f"on NVIDIA V100 SXM2 32 GB, which has no bf16 (compute capability below 8.0): {instead}." in error.detail
     assert jobs_of(question(framework=framework, hardware=V100, precision="fp16-mixed", attention="eager"))
     assert jobs_of(question(framework=framework, precision="fp16-mixed"))
 
