@@ -50,11 +50,15 @@ class Judged:
 Key = Callable[[Judged], str]
 
 
+def heading() -> str:
+    """Return the headings of the cells of a line."""
+    return " ".join(name.rjust(width) for name, width in HEADINGS)
+
+
 def parts_table(judged: Sequence[Judged], key: Key) -> Iterator[str]:
     """Yield a line a group: the errors on sources that fits saw, beside those on the others."""
-    heading = " ".join(name.rjust(width) for name, width in HEADINGS)
-    yield f"{'':{NAME_WIDTH}} " + " | ".join(name.center(len(heading)) for name, _ in PARTS)
-    yield f"{'':{NAME_WIDTH}} " + " | ".join(heading for _ in PARTS)
+    yield f"{'':{NAME_WIDTH}} " + " | ".join(name.center(len(heading())) for name, _ in PARTS)
+    yield f"{'':{NAME_WIDTH}} " + " | ".join(heading() for _ in PARTS)
     for name, members in _groups(judged, key):
         halves = (figures([one for one in members if one.is_seen is seen]) for _, seen in PARTS)
         yield f"{name[:NAME_WIDTH]:{NAME_WIDTH}} " + " | ".join(halves)
@@ -62,7 +66,7 @@ def parts_table(judged: Sequence[Judged], key: Key) -> Iterator[str]:
 
 def source_table(judged: Sequence[Judged], key: Key) -> Iterator[str]:
     """Yield a line a group, those first that fits saw; a group is of one source."""
-    yield f"{'fit':5} {'':{NAME_WIDTH}} " + " ".join(name.rjust(width) for name, width in HEADINGS)
+    yield f"{'fit':5} {'':{NAME_WIDTH}} {heading()}"
     for word, is_seen in (("saw", True), ("-", False)):
         for name, members in _groups([one for one in judged if one.is_seen is is_seen], key):
             yield f"{word:5} {name[:NAME_WIDTH]:{NAME_WIDTH}} {figures(members)}"

@@ -118,6 +118,11 @@ class Fit:
         self.weights = np.array([counts[case.source] ** -0.25 for case in cases])
         self._cache: dict[tuple[int, tuple[float, ...]], tuple[FloatArray, FloatArray]] = {}
 
+    def left_alone(self) -> list[int]:
+        """Return the parameters that none of the cases says anything of: of a stack or a generation that has none."""
+        files = {name for group in self.groups for name in _files(group)}
+        return [index for index, one in enumerate(PARAMETERS) if one.file not in files]
+
     def residuals(self, values: FloatArray) -> FloatArray:
         """Return the logarithms of estimated over measured, by the mode that is nearer to the measured."""
         estimated, stalls = self.both(values)
@@ -135,7 +140,7 @@ class Fit:
 
     def _seconds(self, number: int, group: Group, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         base = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
-        mine = [i for i, one in enumerate(PARAMETERS) if one.file in (base.gpu.name, base.stack.name)]
+        mine = [i for i, one in enumerate(PARAMETERS) if one.file in _files(group)]
         key = (number, tuple(values[mine]))
         if key not in self._cache:
             efficiency = changed(base, {i: float(values[i]) for i in mine})
@@ -144,6 +149,12 @@ class Fit:
                 stall_seconds(group.layouts, group.job, efficiency),
             )
         return self._cache[key]
+
+
+def _files(group: Group) -> tuple[str, str]:
+    """Return the data files of a group's efficiencies: its generation's and its stack's."""
+    efficiency = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
+    return efficiency.gpu.name, efficiency.stack.name
 
 
 def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
