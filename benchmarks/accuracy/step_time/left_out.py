@@ -3,8 +3,8 @@
     python -m benchmarks.accuracy.step_time.left_out [--write]
 
 Everything is fitted again without the source (all of its tables), or without the card. Parameters of a stack or of a
-generation that is left without a run take the value of the textbook's stack, or of cards of no known generation. The answer
-of the service is then multiplied by what the other constants make of its own layout's step.
+generation that is left without a run take the value of the textbook's stack, or of cards of no known generation. The
+answer of the service is then multiplied by what the other constants make of its own layout's step.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from benchmarks.accuracy.judged import Judged, figures, heading
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.fit import PARAMETERS, Fit, fitted_values, start_values
 from benchmarks.accuracy.step_time.statistics import FloatArray
-from benchmarks.accuracy.step_time.timed_runs import TimedAnswer, answers, run_of
+from benchmarks.accuracy.step_time.timed_runs import EXPERTS, TimedAnswer, answers, fresh_runs, run_of
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.layouts.candidates import ALL_LAYERS
 from plimsoll.planners.stacks.profile import textbook
-from plimsoll.planners.timing.efficiency import UNKNOWN_GENERATION, load_efficiency
+from plimsoll.planners.timing.efficiency import load_efficiency
 
 PAGE = Path(__file__).parents[3] / "docs" / "accuracy.md"
 NAME_WIDTH = 30
+CUTS = (5, 50, 95)
 DEGREES = (
     "data_parallel",
     "tensor_parallel",
@@ -72,15 +73,23 @@ def left_out_sections(service: Service) -> Iterator[Section]:
     cases = all_cases()[0]
     told = answers(map(run_of, cases), service)
     kept = [(case, one) for case, one in zip(cases, told, strict=True) if not isinstance(one.answer, Refused)]
-    context = get_context("fork")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        for name, title, key in (
-            ("time-sources-left-out", "Step time, each source by a fit without it", source_of),
-            ("time-cards-left-out", "Step time, each card by a fit without it", card_of),
-        ):
-            names = sorted({key(case) for case, _ in kept})
-            found = pool.map(_left_out, names, [key] * len(names), [kept] * len(names))
-            yield Section(name=name, title=title, lines=(measured_on().title, "", *_lines(list(found))))
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
+        sources, cards = (_without_each(key, kept, pool) for key in (source_of, card_of))
+    day = measured_on().title
+    for name, title, found in (
+        ("time-sources-left-out", "Step time, each source by a fit without it", sources),
+        ("time-cards-left-out", "Step time, each card by a fit without it", cards),
+    ):
+        yield Section(name=name, title=title, lines=(day, "", *_lines(found)))
+    unseen = [one.judged for one in answers(fresh_runs(), service)]
+    judged = [*(one for each in sources for one in each.refitted), *unseen]
+    title = "Bands of the step time, on runs whose source no fit saw"
+    yield Section(name="time-bands", title=title, lines=(day, "", *band_lines(judged)))
+
+
+def _without_each(key: Key, kept: Sequence[tuple[Case, TimedAnswer]], pool: ProcessPoolExecutor) -> list[LeftOut]:
+    names = sorted({key(case) for case, _ in kept})
+    return list(pool.map(_left_out, names, [key] * len(names), [kept] * len(names)))
 
 
 def _left_out(name: str, key: Key, kept: Sequence[tuple[Case, TimedAnswer]]) -> LeftOut:
@@ -101,7 +110,7 @@ def _left_out(name: str, key: Key, kept: Sequence[tuple[Case, TimedAnswer]]) -> 
 
 
 def start_without(fit: Fit) -> FloatArray:
-    """Return the shipped values, and those of a stack or a generation that nobody measured where a fit has none of it."""
+    """Return the shipped values, and what nobody measured of a stack or a generation that a fit has no case of."""
     values = start_values()
     unknown = load_efficiency(textbook().name, "")
     for index in fit.left_alone():
@@ -130,7 +139,7 @@ def _as_answered(case: Case, answer: Json | Refused) -> Case:
 
 def _refitted(judged: Judged, multiple: float, stall: float) -> Judged:
     """Return an answer with its estimate multiplied, and the stack's slow mode in the upper bound."""
-    low, high = load_efficiency(judged.stack, judged.gpu).band(experts=judged.kind == "experts")
+    low, high = load_efficiency(judged.stack, judged.gpu).band(experts=judged.kind == EXPERTS)
     ratio = None if judged.ratio is None else judged.ratio * multiple
     return dataclasses.replace(judged, ratio=ratio, band=(low, high + stall))
 
@@ -140,14 +149,27 @@ def _lines(found: Sequence[LeftOut]) -> Iterator[str]:
     yield f"{'':{NAME_WIDTH}} {heading()} | {heading()}"
     for one in found:
         yield f"{one.name[:NAME_WIDTH]:{NAME_WIDTH}} {figures(one.shipped)} | {figures(one.refitted)}"
-    yield ""
-    yield "what of the measured over the estimate lies between, by fits without its source or card"
-    named: dict[str, list[float]] = {}
-    for judged in (judged for one in found for judged in one.refitted if judged.ratio is not None):
-        named.setdefault(f"{judged.stack}, {judged.kind}", []).append(1 / (judged.ratio or 1.0))
-    for name, multiples in sorted(named.items()):
-        cuts = "  ".join(f"{percent:2d}% {np.percentile(multiples, percent):5.2f}" for percent in (2, 5, 10, 50, 90, 95, 98))
-        yield f"{name[:NAME_WIDTH]:{NAME_WIDTH}} {len(multiples):5d}  {cuts}"
+
+
+def band_lines(judged: Sequence[Judged]) -> Iterator[str]:
+    """Yield a line for each band: where nine of ten of the measured lie, and how many lie in what is stated."""
+    yield (
+        f"{'measured over estimated':{NAME_WIDTH}}  runs  mean error"
+        + "".join(f"{cut:>7}%" for cut in CUTS)
+        + "  stated band  in band"
+    )
+    named: dict[tuple[str, bool], list[Judged]] = {}
+    for one in judged:
+        if one.ratio is not None:
+            named.setdefault((one.stack, one.kind == EXPERTS), []).append(one)
+    for (stack, experts), members in sorted(named.items()):
+        multiples = [1 / one.ratio for one in members if one.ratio is not None]
+        cuts = "".join(f"{np.percentile(multiples, cut):8.2f}" for cut in CUTS)
+        low, high = load_efficiency(stack, members[0].gpu).band(experts=experts)
+        inside = sum(one.is_in_band for one in members) / len(members)
+        error = np.mean([abs((one.ratio or 1.0) - 1) for one in members])
+        name = f"{stack}, experts" if experts else stack
+        yield f"{name:{NAME_WIDTH}} {len(members):5d} {error:11.1%}{cuts}  {low:4.2f} to {high:4.2f}  {inside:6.0%}"
 
 
 def main() -> None:
