@@ -45,7 +45,7 @@ def _pairs(answers: Sequence[TimedAnswer]) -> Iterator[str]:
         if _kernels(one) != "foak" or plain is None or training["fused_cross_entropy"]:
             continue
         hardware = one.run.request["hardware"]
-        name = f"{one.run.name[:24]} {training['method']}, {hardware['gpus']} x {training['micro_batch_size']}"
+        name = f"{one.run.name}, {hardware['gpus']} x {training['micro_batch_size']}"
         measured = [_microseconds(each, each.run.seconds) for each in (plain, one)]
         estimated = [_microseconds(each, each.step["seconds"]) for each in (plain, one) if each.step is not None]
         saved = f"{estimated[0] - estimated[1]:11.0f}" if len(estimated) == len(measured) else f"{'-':>11}"
@@ -64,7 +64,7 @@ def _microseconds(answer: TimedAnswer, seconds: float) -> float:
 
 
 def _job(answer: TimedAnswer) -> str:
-    """Return what two runs that differ in their kernels only have in common."""
+    """Return what two runs that differ in their kernels only have in common; the name has the base's format."""
     request = answer.run.request
     training = {name: value for name, value in request["training"].items() if name != "kernels"}
-    return json.dumps({**request, "training": training}, sort_keys=True)
+    return json.dumps([answer.run.name, {**request, "training": training}], sort_keys=True)

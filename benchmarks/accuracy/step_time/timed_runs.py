@@ -103,7 +103,7 @@ def _acceleration_run(row: Row) -> TimedRun:
     tokens = training["global_batch_size"] * training["sequence_length"] / hardware["gpus"]
     is_mixture = row["model"].startswith("mixtral")
     return TimedRun(
-        name=row["case_id"],
+        name=f"{row['model'][:12]} {training['method']} {row['base_quant'][:4]}".strip(),
         source=ACCELERATION,
         stack=str(request["framework"]),
         gpu=str(hardware["gpu"]),
