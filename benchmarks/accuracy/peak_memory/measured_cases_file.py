@@ -15,10 +15,13 @@ MEASURED_CASES = Path(nearest.__file__).parent / nearest.FILE_NAME
 
 
 def write_measured_cases(predictions: Sequence[MemoryPrediction]) -> int:
-    """Write one line for each measured configuration that is answered, and return how many there are."""
+    """Write one line for each configuration of the sources that profiles were made by, and return how many there are.
+
+    A profile is `measured` exactly where it has such a line.
+    """
     lines: dict[tuple[str | int, ...], str] = {}
     for one in predictions:
-        if not one.case.is_point or one.case.kind == CARD or one.refused is not None:
+        if not (one.case.is_point and one.case.is_seen) or one.case.kind == CARD or one.refused is not None:
             continue
         asked = question_of(one.case.request)
         layout = asked.layout
