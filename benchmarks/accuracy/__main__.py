@@ -2,8 +2,7 @@
 
     python -m benchmarks.accuracy [memory] [time] [serving] [--write] [--cases STACK | --write-cases]
 
-Rows are asked about through the planners' own front door with the layout fixed;
-constants were fitted to the part named "fitted" only.
+Training rows are bodies of `POST /plan/train` with the layout fixed, asked of the service in this process.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from benchmarks.accuracy.asking import Service
 from benchmarks.accuracy.document import Section, measured_on, write_sections
 from benchmarks.accuracy.peak_memory.cases import memory_cases
 from benchmarks.accuracy.peak_memory.measured_cases_file import MEASURED_CASES, write_measured_cases
 from benchmarks.accuracy.peak_memory.predictions import memory_predictions
-from benchmarks.accuracy.peak_memory.report import case_lines, memory_sections
+from benchmarks.accuracy.peak_memory.report import case_lines, memory_sections, outcome, verdict_section
 from benchmarks.accuracy.serving.report import serving_sections
-from benchmarks.accuracy.step_time.predictions import step_time_sections
+from benchmarks.accuracy.step_time.predictions import step_time_sections, timed_outcomes
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 
@@ -39,30 +39,32 @@ def main() -> None:
     if arguments.write_cases or arguments.cases is not None:
         _memory_cases(arguments.cases, write=arguments.write_cases)
         return
-    sections = [section for name in arguments.subjects or SUBJECTS for section in SUBJECTS[name]()]
+    service = Service()
+    sections = [section for name in arguments.subjects or SUBJECTS for section in SUBJECTS[name](service)]
     print("\n\n".join(section.text for section in (measured_on(), *sections)))
     if arguments.write:
         write_sections(PAGE, sections)
 
 
 def _memory_cases(stack: str | None, *, write: bool) -> None:
-    predictions, _ = memory_predictions(memory_cases())
+    predictions = memory_predictions(memory_cases().cases, Service())
     if stack is not None:
         print("\n".join(case_lines(predictions, stack)))
     if write:
         print(f"{write_measured_cases(predictions)} cases written to {MEASURED_CASES}")
 
 
-def _memory_sections() -> Iterator[Section]:
+def _memory_sections(service: Service) -> Iterator[Section]:
     cases = memory_cases()
-    predictions, refused = memory_predictions(cases)
-    yield from memory_sections(predictions, cases.left_out + refused)
+    predictions = memory_predictions(cases.cases, service)
+    yield from memory_sections(predictions, cases.left_out)
+    yield verdict_section([*map(outcome, predictions), *timed_outcomes(service)])
 
 
-SUBJECTS: Mapping[str, Callable[[], Iterator[Section]]] = {
+SUBJECTS: Mapping[str, Callable[[Service], Iterator[Section]]] = {
     "memory": _memory_sections,
     "time": step_time_sections,
-    "serving": serving_sections,
+    "serving": lambda _: serving_sections(),
 }
 
 

@@ -8,20 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from benchmarks.accuracy.asking import Refused, answered
 from benchmarks.famous_runs.record import FamousRun
 from benchmarks.famous_runs.step_times import published_step_seconds
-from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.jobs.in_process import InProcess
 from plimsoll.service.requests.models import ModelRef
-from plimsoll.service.requests.pointers import field_errors
-from plimsoll.service.requests.training import TrainRequest
 
 ANY = "any"
-# The code of a body that the request's fields do not allow, as `api/errors.py` answers it with 422.
-INVALID_REQUEST = "invalid-request"
 # What a request may fix of a layout beside its degrees.
 LAYOUT_OF_JOB = ("micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy")
 # Launch files go by the programs that read them.
@@ -48,14 +44,6 @@ class Planned:
     reserved_bytes: int
     item_bytes: ItemBytes
     why_no_launch_file: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Why the service gave no plan."""
-
-    code: str
-    reasons: tuple[str, ...]
 
 
 Answer: TypeAlias = Planned | Refused
@@ -111,15 +99,8 @@ _MODEL: TypeAdapter[Any] = TypeAdapter(ModelRef)
 
 async def _answer(service: InProcess, body: Mapping[str, Any]) -> Answer:
     """Return what `POST /plan/train` answers."""
-    try:
-        return _planned(await service.plan(TrainRequest.model_validate(body)))
-    except ValidationError as problem:
-        errors = field_errors(problem.errors(), body, TrainRequest)
-        return Refused(code=INVALID_REQUEST, reasons=tuple(error.detail for error in errors))
-    except ImpossibleLayout as problem:
-        return Refused(code=problem.code, reasons=tuple(broken.detail for broken in problem.broken))
-    except PlimsollError as problem:
-        return Refused(code=problem.code, reasons=(problem.detail,))
+    answer = await answered(service, body)
+    return answer if isinstance(answer, Refused) else _planned(answer)
 
 
 def _planned(body: Mapping[str, Any]) -> Planned:

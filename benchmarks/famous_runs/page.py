@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy.asking import Refused
 from benchmarks.famous_runs import words
-from benchmarks.famous_runs.asking import Answer, AskedRun, Planned, Refused, own_launch_file
+from benchmarks.famous_runs.asking import Answer, AskedRun, Planned, own_launch_file
 from benchmarks.famous_runs.data_parts import FITTED, HELD_OUT, NEVER_FITTED, data_part
 from benchmarks.famous_runs.record import FamousRun
 from benchmarks.famous_runs.step_times import conversion

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.accuracy.peak_memory.cases import MemoryCase
+from benchmarks.accuracy.asking import question_of as asked_question
+from benchmarks.accuracy.peak_memory.cases import FIRST_RANK, RESERVED, MemoryCase
 from benchmarks.random_plans.planning import _candidates
 from benchmarks.reserved_memory.planned_events import reserved_by_events
 from plimsoll.planners.layouts.candidates import FloatArray
@@ -17,8 +18,6 @@ from plimsoll.planners.plans import Memory
 from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.training.planning import plan_without_advice
 
-FIRST_RANK = "rank 0"
-KINDS = ("reserved", FIRST_RANK)
 PLAN, EVENTS_FIXED, EVENTS_EXPANDABLE = "plan", "events, fixed", "events, expandable"
 TRACE_FIXED, TRACE_EXPANDABLE = "trace, fixed", "trace, expandable"
 WAYS = (PLAN, EVENTS_FIXED, EVENTS_EXPANDABLE, TRACE_FIXED, TRACE_EXPANDABLE)
@@ -43,10 +42,11 @@ class Row:
 
 def measured_row(case: MemoryCase, *, with_trace: bool) -> Row | None:
     """Return a case whose reserved memory is stated, and every way's figure of it; None for another."""
-    if case.kind not in KINDS or not case.is_point or case.measured_bytes is None:
+    if case.kind != RESERVED or not case.is_seen or not case.is_point or case.measured_bytes is None:
         return None
-    plan = plan_without_advice(case.question).plan
-    (job,) = jobs_of(case.question)
+    question = asked_question(case.request)
+    plan = plan_without_advice(question).plan
+    (job,) = jobs_of(question)
     asked = question_of(_candidates(plan.layout), job)
     stage = _stage(case, plan.memory)
     part = plan.memory.stages[stage]
@@ -77,7 +77,7 @@ def measured_row(case: MemoryCase, *, with_trace: bool) -> Row | None:
 
 def _stage(case: MemoryCase, memory: Memory) -> int:
     """Return the stage that was read: the first, or the worst."""
-    if case.kind == FIRST_RANK:
+    if case.place == FIRST_RANK:
         return 0
     return max(range(len(memory.stages)), key=lambda stage: memory.stages[stage].peak_bytes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from benchmarks.accuracy.peak_memory.cases import MemoryCase
+from benchmarks.accuracy.peak_memory.cases import FIRST_RANK, MemoryCase
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.plans import Layout, Memory
 from plimsoll.service.worker.jobs.job import PipelineStage, TraceJob
@@ -26,7 +26,7 @@ def traced_run(case: MemoryCase, layout: Layout, memory: Memory) -> TracedRun | 
     """Return a run as it traces, with the stack's own kernels where compiled ones ran; None where it is not traced."""
     from plimsoll.service.worker.proofs.trace.layer_sampling import trace_stage
 
-    for kernels in dict.fromkeys((case.question.kernels, None)):
+    for kernels in dict.fromkeys((case.request["training"].get("kernels"), None)):
         try:
             job, stack = proved_job(_request(case, layout, memory, kernels))
         except NotYetAvailable:
@@ -43,24 +43,22 @@ def traced_run(case: MemoryCase, layout: Layout, memory: Memory) -> TracedRun | 
 
 
 def _stages(case: MemoryCase, job: TraceJob) -> tuple[PipelineStage, ...]:
-    return job.stages[:1] if case.kind == "rank 0" and job.stages else job.deciding_stages
+    return job.stages[:1] if case.place == FIRST_RANK and job.stages else job.deciding_stages
 
 
 def _request(case: MemoryCase, layout: Layout, memory: Memory, kernels: str | None) -> dict[str, Any]:
-    asked = case.question
+    asked = case.request["training"]
+    kept = ("method", "precision", "sequence_length", "recompute")
     return {
         "level": "trace",
         "kind": "train",
-        "model": {"name": asked.model.name, "config": dict(case.config)},
+        "model": {"name": case.case_id, "config": dict(case.request["model"]["config"])},
         "request": {
             "training": {
-                "method": asked.method,
-                "precision": asked.precision,
-                "optimizer": asked.optimizer,
+                **{name: asked[name] for name in kept},
+                "optimizer": "adamw",
                 "kernels": kernels,
-                "sequence_length": asked.sequence_length,
                 "attention": "flash",
-                "recompute": asked.recompute.mode if asked.recompute else "none",
             }
         },
         "plan": {"layout": dataclasses.asdict(layout), "memory": dataclasses.asdict(memory)},

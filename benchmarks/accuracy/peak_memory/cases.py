@@ -1,9 +1,10 @@
-"""The measured memory rows as questions with a fixed layout, or the reason why a row cannot be asked about."""
+"""The measured memory rows as requests with a fixed layout, or the reason why a row cannot be asked about."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,69 +12,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.peak_memory.held_out import is_held_out
-from benchmarks.accuracy.peak_memory.measured_models import measured_config, measured_model
-from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.catalogue import catalogue
+from benchmarks.accuracy.peak_memory.row_requests import CannotAsk, Row, nanotron_row, row_request
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.planners.ground.hardware import GpuCount, Hardware
-from plimsoll.planners.jobs.adapters import is_matrix, is_named, module_path
-from plimsoll.planners.jobs.pipeline_layouts import own_way
-from plimsoll.planners.questions import LayoutRequest, Lora, Overlap, Recompute, TrainingQuestion
-from plimsoll.planners.stacks.profile import load_profile
 
 DATA = Path(__file__).parents[2] / "data"
 GIB = 2**30
-GPUS = {
-    "A100-80GB": "a100-sxm-80gb",
-    "A100-SXM4-40GB": "a100-sxm-40gb",
-    "A10G-24GB": "a10g-24gb",
-    "B200-SXM": "b200-sxm-180gb",
-    "H100-80GB": "h100-sxm-80gb",
-    "H100-80GB-SXM": "h100-sxm-80gb",
-    "H100-96GB-HBM2e 500W": "h100-sxm-96gb",
-    "L40S-48GB": "l40s-48gb",
-}
-FRAMEWORKS = {
-    "HF Trainer": "accelerate",
-    "HF PEFT": "accelerate",
-    "Megatron-LM": "megatron",
-    "Megatron-Bridge": "megatron",
-    "litgpt": "litgpt",
-    "nanotron": "nanotron",
-    "torchtitan": "fsdp2",
-    "torchtune": "torchtune",
-    "DeepSpeed": "deepspeed",
-    "llm-foundry": "composer",
-}
-# What fms-acceleration's and litgpt's target names are called in the checkpoints of the families measured.
-MODULES = {
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "projection": "o_proj",
-    "mlp": "gate_proj up_proj down_proj",
-}
+MIB = 2**20
+LONGEST_REASON = 90
+# What a reading weighs: of a run that is known to all its settings (A), with few taken from defaults (B), or some
+# guessed (C).
+WEIGHTS = {"A": 1.0, "B": 0.5, "C": 0.25}
+FIRST_RANK, LAST_STAGE = "rank 0", "last stage"
+ALLOCATED, RESERVED, CARD, UNSTATED, NOTHING = "allocated", "reserved", "nvidia-smi", "unspecified", "none"
+NANOTRON_SOURCE = "Ultra-Scale Playbook benchmarks_interactive.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase:
     """One measured run: `measured_bytes` is None where only the outcome is known.
 
-    `kind` says which of the planner's figures was read: allocated, reserved, peak
-    (as nvidia-smi shows it), reserved on rank 0 or unstated.
+    `kind` says which figure was read: allocated, reserved, nvidia-smi (of the whole card), or unspecified; `place`
+    whose it is, where that is not the worst rank's. `is_seen` says whether any constant of a profile was fitted to
+    runs of its source.
     """
 
     case_id: str
     source: str
     stack: str
-    config: Mapping[str, Any]
-    question: TrainingQuestion
+    request: Mapping[str, Any]
     measured_bytes: float | None
     kind: str
+    place: str = ""
     ran: bool
     is_point: bool
-    is_held_out: bool
+    is_seen: bool
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,238 +57,92 @@ class Cases:
     left_out: Counter[tuple[str, str]]
 
 
-class CannotAsk(Exception):
-    """A row that is no question: what it lacks."""
-
-
 def memory_cases() -> Cases:
     """Return every row of the memory files as a case or under the reason why not."""
     cases: list[MemoryCase] = []
     left_out: Counter[tuple[str, str]] = Counter()
-    for row in _rows():
+    for row in _rows("train_memory.csv"):
+        # The 14 nanotron rows there are the best runs of the larger table and stand in it.
+        if row["framework"].startswith("nanotron"):
+            continue
         stack = row["framework"].split(" (")[0].split(" v0")[0]
         try:
             case = _case(row, stack)
             cases.append(case)
             cases.extend(_as_the_driver_showed_it(case, row))
         except (CannotAsk, PlimsollError) as problem:
-            left_out[stack, _short(str(problem))] += 1
+            left_out[stack, shortened(str(problem))] += 1
+    cases.extend(_nanotron_case(number, row) for number, row in enumerate(_rows("nanotron_h100.csv")))
+    cases.extend(map(unseen_case, _rows("train_memory_cases.csv")))
     return Cases(cases=tuple(cases), left_out=left_out)
 
 
-def _rows() -> Iterator[dict[str, str]]:
-    with (DATA / "train_memory.csv").open(newline="") as file:
-        # The 14 nanotron rows there are the best runs of the larger table and stand in it.
-        yield from (row for row in csv.DictReader(file) if not row["framework"].startswith("nanotron"))
-    with (DATA / "nanotron_h100.csv").open(newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            yield _nanotron_row(number, row)
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (DATA / name).open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
 
 
-def _nanotron_row(number: int, row: Mapping[str, str]) -> dict[str, str]:
-    """Return a row of nanotron's table under the names of the other table."""
-    return {
-        **row,
-        "case_id": f"nanotron-{number}",
-        "source": "Ultra-Scale Playbook benchmarks_interactive.html",
-        "framework": "nanotron",
-        "model": f"llama-like {row['model']}",
-        "moe": "",
-        "cp": "1",
-        "ep": "1",
-        "sharding": f"ZeRO-{row['zero_stage']}",
-        "method": "pretrain full",
-        "adapter": "",
-        "base_quant": "",
-        "precision": "bf16",
-        "grad_acc_or_global_batch": f"gbs {row['global_batch']}",
-        "recompute": "none",
-        "fusions": "",
-        "optimizer": "AdamW",
-        "mem_gib": row["gpu_mem_gb"],
-        # The run writes its table on world rank 0 (nanotron, helpers or utils: `log_throughput`).
-        "mem_kind": "rank 0",
-        "use_for": "point" if row["gpu_mem_gb"] else "fit",
-        "notes": "",
-    }
-
-
-def _case(row: dict[str, str], stack: str) -> MemoryCase:
+def _case(row: Row, stack: str) -> MemoryCase:
     if row["use_for"] in ("ratio", "delta"):
         raise CannotAsk(f"published for a {row['use_for']} only")
-    question = _question(row)
-    configuration = [
-        row[name]
-        for name in ("model", "n_gpus", "tp", "pp", "cp", "ep", "sharding", "method", "fusions", "micro_batch", "seq")
-    ]
-    measured = float(row["mem_gib"]) * GIB if row["mem_gib"] else None
+    stated = row["mem_kind"]
     return MemoryCase(
         case_id=row["case_id"],
         source=row["source"],
         stack=stack,
-        config=measured_config(row),
-        question=question,
-        measured_bytes=measured,
-        kind=_kind(row["mem_kind"]),
+        request=row_request(row),
+        measured_bytes=float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+        kind=UNSTATED if stated in ("", "-") else stated.split(" ")[0].rstrip("?"),
         ran=row["outcome"].startswith("ok"),
-        is_point=row["use_for"] == "point" and measured is not None,
-        is_held_out=is_held_out([stack, *configuration]),
+        is_point=row["use_for"] == "point" and bool(row["mem_gib"]),
+        is_seen=True,
     )
 
 
-def _as_the_driver_showed_it(case: MemoryCase, row: Mapping[str, str]) -> Iterator[MemoryCase]:
+def _as_the_driver_showed_it(case: MemoryCase, row: Row) -> Iterator[MemoryCase]:
     """Yield the same run as nvidia-smi read it, where the source noted that beside the allocator's figure."""
     shown = re.search(r"nvidia-smi ([\d.]+) MiB", row["notes"])
     if shown and case.is_point:
         yield dataclasses.replace(
-            case,
-            case_id=f"{case.case_id}-nvidia-smi",
-            stack=f"{case.stack[:24]}, nvidia-smi",
-            measured_bytes=float(shown[1]) * 2**20,
-            kind="nvidia-smi",
+            case, case_id=f"{case.case_id}-nvidia-smi", measured_bytes=float(shown[1]) * MIB, kind=CARD
         )
 
 
-def _question(row: dict[str, str]) -> TrainingQuestion:
-    framework = next((name for start, name in FRAMEWORKS.items() if row["framework"].startswith(start)), None)
-    if framework is None or not row["n_gpus"] or row["gpu"] not in GPUS:
-        raise CannotAsk("the layout or the GPU is not stated")
-    if row["method"].startswith("adapter"):
-        raise CannotAsk("adapters other than LoRA are no method of the service")
-    gpus, micro_batch = int(row["n_gpus"]), int(row["micro_batch"])
-    degrees = {name: int(row[name] or 1) for name in ("tp", "pp", "cp", "ep")}
-    data = gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"])
-    if framework == "fsdp2":
-        # torchtitan names the local batch, which its schedules cut into as many micro-batches as there are stages.
-        micro_batch = max(micro_batch // degrees["pp"], 1)
-    stage = _zero_stage(row, framework)
-    model = measured_model(tuple(sorted((name, row.get(name) or "") for name in MODEL_COLUMNS)))
-    return TrainingQuestion(
-        model=model,
-        hardware=Hardware(
-            gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=min(gpus, 8)
-        ),
-        method=row["method"].replace("pretrain ", ""),
-        precision=_precision(row, gpus),
-        sequence_length=_sequence_length(row),
-        global_batch_size=_global_batch(row, data, micro_batch),
-        micro_batch_size=micro_batch,
-        recompute=Recompute(mode=_recompute(row)),
-        fused_cross_entropy="liger" in row["fusions"],
-        activation_offload=False,
-        kernels=_kernels(row, framework),
-        lora=_lora(row, model),
-        layout=LayoutRequest(
-            data_parallel=data,
-            tensor_parallel=degrees["tp"],
-            pipeline_parallel=degrees["pp"],
-            virtual_pipeline=1,
-            context_parallel=degrees["cp"],
-            expert_parallel=degrees["ep"],
-            sequence_parallel=degrees["tp"] > 1,
-            zero_stage=stage,
-            shard_group=data,
-            offload="none",
-            # No source says that it divided stages otherwise than its stack does by itself, or hid more traffic.
-            pipeline_layout=own_way(load_profile(framework).can.pipeline_layouts) if degrees["pp"] > 1 else None,
-            overlap=Overlap(expert_parallel=False),
-        ),
-        framework=framework,
+def _nanotron_case(number: int, row: Row) -> MemoryCase:
+    return MemoryCase(
+        case_id=f"nanotron-{number}",
+        source=NANOTRON_SOURCE,
+        stack="nanotron",
+        request=row_request(nanotron_row(row)),
+        measured_bytes=float(row["gpu_mem_gb"]) * GIB if row["gpu_mem_gb"] else None,
+        kind=RESERVED,
+        # The run writes its table on world rank 0 (nanotron, helpers or utils: `log_throughput`).
+        place=FIRST_RANK,
+        ran=row["outcome"].startswith("ok"),
+        is_point=bool(row["gpu_mem_gb"]),
+        is_seen=True,
     )
 
 
-def _kind(stated: str) -> str:
-    if stated in ("", "-"):
-        return "unspecified"
-    return stated if stated == "rank 0" else stated.split(" ")[0].rstrip("?")
+def unseen_case(row: Row) -> MemoryCase:
+    """Return a row of the runs that no constant was fitted to, which has its request beside it."""
+    measured = float(row["measured_gib"]) * GIB if row["measured_gib"] else None
+    return MemoryCase(
+        case_id=row["id"],
+        source=row["source"],
+        stack=row["group"],
+        request=json.loads(row["request"]),
+        measured_bytes=measured,
+        # The source calls what the whole card shows its peak.
+        kind=CARD if row["kind"] == "peak" else row["kind"],
+        place=LAST_STAGE if row["stage"] == "last" else "",
+        ran=row["ran"] == "yes",
+        is_point=measured is not None,
+        is_seen=False,
+        weight=WEIGHTS[row["sure"]],
+    )
 
 
-MODEL_COLUMNS = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings", "moe")
-
-
-def _zero_stage(row: Mapping[str, str], framework: str) -> int:
-    sharding = row["sharding"]
-    if sharding == "none":
-        return 0
-    if sharding.startswith("ZeRO-"):
-        return int(sharding[len("ZeRO-")])
-    if "per recipe" in sharding:
-        raise CannotAsk(f"{framework}: FSDP or DDP is not stated")
-    return 3
-
-
-def _precision(row: Mapping[str, str], gpus: int) -> str:
-    stated = row["precision"]
-    if stated.startswith("fp8"):
-        return "fp8-mixed"
-    if stated.startswith(("bf16-true", "bf16 base")):
-        return "bf16"
-    if stated.startswith(("bfloat16 weights", "float16 weights")):
-        # FSDP under mixed precision lifts what learns to fp32; a single GPU trains the weights as they were loaded.
-        is_mixed = "autocast" in stated and gpus > 1
-        return "bf16-mixed" if is_mixed else "bf16"
-    return "bf16-mixed"
-
-
-def _sequence_length(row: Mapping[str, str]) -> int:
-    """Return the tokens of a sample: what the source counted where it differs from the setting."""
-    stated = int(row["seq"])
-    counted = re.search(r"tokens/sample derived here = (\d+)", row["notes"])
-    if counted and abs(int(counted[1]) / stated - 1) > DERIVED_TOLERANCE:
-        return int(counted[1])
-    return stated
-
-
-DERIVED_TOLERANCE = 0.1
-
-
-def _global_batch(row: Mapping[str, str], data: int, micro_batch: int) -> int:
-    stated = re.search(r"gbs (\d+)", row["grad_acc_or_global_batch"])
-    if stated is None:
-        return data * micro_batch
-    whole = int(stated[1]) // (data * micro_batch)
-    return max(whole, 1) * data * micro_batch
-
-
-def _recompute(row: Mapping[str, str]) -> str:
-    stated = row["recompute"]
-    if stated.startswith(("full", "FSDP activation checkpointing")):
-        return "full"
-    return "selective" if stated.startswith("selective") else "none"
-
-
-def _kernels(row: Mapping[str, str], framework: str) -> str | None:
-    fusions = row["fusions"]
-    if framework == "accelerate":
-        return "foak" if "foak" in fusions or "liger" in fusions else "eager"
-    if framework == "megatron":
-        # Megatron compiles the cross-entropy that it calls fused; its other kernels are hand-written always.
-        return "compiled" if "fused cross-entropy" in fusions else None
-    if fusions.startswith("compile"):
-        return "compiled"
-    return "eager" if fusions.startswith("eager") else None
-
-
-def _lora(row: Mapping[str, str], model: ModelSpec) -> Lora:
-    """Return a row's adapters; of the names that a recipe has for several families peft takes those a model has."""
-    stated = row["adapter"]
-    rank = re.search(r"r=(\d+)", stated)
-    if rank is None:
-        return Lora()
-    if " on q,v" in stated:
-        modules = ["q_proj", "v_proj"]
-    elif " on " in stated:
-        words = stated.split(" on ")[1].split(",")
-        modules = [module for word in words for module in MODULES.get(word, "").split()]
-    else:
-        weights = [weight for block in (*model.layers, model.head) for weight in block.weights]
-        paths = [module_path(weight) for weight in weights if is_matrix(weight)]
-        modules = [name for name in stated.split()[1:] if any(is_named(path, (name,)) for path in paths)]
-    return Lora(rank=int(rank[1]), target_modules=tuple(modules), double_quantization=row["base_quant"] == "bnb.nf4-dq")
-
-
-def _short(problem: str) -> str:
+def shortened(problem: str) -> str:
+    """Return a reason as long as a table has room for."""
     return problem if len(problem) <= LONGEST_REASON else f"{problem[:LONGEST_REASON]}…"
-
-
-LONGEST_REASON = 90

@@ -6,6 +6,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.asking import question_of
+from benchmarks.accuracy.peak_memory.cases import CARD
 from benchmarks.accuracy.peak_memory.predictions import MemoryPrediction
 from plimsoll.planners.memory import nearest
 
@@ -13,12 +15,16 @@ MEASURED_CASES = Path(nearest.__file__).parent / nearest.FILE_NAME
 
 
 def write_measured_cases(predictions: Sequence[MemoryPrediction]) -> int:
-    """Write one line for each measured configuration, fitted or held out, and return how many there are."""
+    """Write one line for each configuration of the sources that profiles were made by, and return how many there are.
+
+    A profile is `measured` exactly where it has such a line.
+    """
     lines: dict[tuple[str | int, ...], str] = {}
     for one in predictions:
-        asked, layout = one.case.question, one.case.question.layout
-        if not one.case.is_point or one.case.kind == "nvidia-smi":
+        if not (one.case.is_point and one.case.is_seen) or one.case.kind == CARD or one.refused is not None:
             continue
+        asked = question_of(one.case.request)
+        layout = asked.layout
         key = (
             asked.framework,
             asked.method,

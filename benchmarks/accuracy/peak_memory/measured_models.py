@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from typing import Any
-
-from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.families import describe_config
 
 # Families whose layers differ from Llama's, by the start of the row's model name.
 FAMILIES = {
@@ -47,12 +43,6 @@ MIXTURE = re.compile(
 )
 # Mixtral 8x7B's config.json.
 MIXTRAL = {"num_local_experts": 8, "num_experts_per_tok": 2}
-
-
-@functools.cache
-def measured_model(row: tuple[tuple[str, str], ...]) -> ModelSpec:
-    """Return the model of a row's (name, value) pairs; raises what `describe_config` raises."""
-    return describe_config(measured_config(dict(row)), name=dict(row)["model"])
 
 
 # The source cuts DeepSeek to four layers, the first of them dense: three dense ones, as the rows of V3 repeat from the

@@ -1,97 +1,85 @@
-"""The tables of the memory benchmark: fitted rows beside those held out."""
+"""The tables of the memory benchmark."""
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.document import Section
+from benchmarks.accuracy.judged import Judged, parts_table, refusal_lines, source_table
 from benchmarks.accuracy.peak_memory.predictions import MemoryPrediction
-
-HEADINGS = ("cases", "mean", "median", "bias", "<=5%", "<=10%", "covered")
-WIDTHS = (6, 6, 7, 7, 6, 6, 8)
+from benchmarks.accuracy.verdicts import Outcome, verdict_table
 
 
 def memory_sections(predictions: Sequence[MemoryPrediction], left_out: Counter[tuple[str, str]]) -> Iterator[Section]:
     """Yield every table."""
-    by_source = point_table(predictions, lambda one: f"{one.case.kind} {one.case.source}")
+    points = [judged(one) for one in predictions if one.case.is_point]
+    everything = parts_table(points, lambda _: "all")
+    by_kind, by_stack = parts_table(points, lambda one: one.kind), parts_table(points, lambda one: one.stack)
+    by_source = source_table(points, lambda one: f"{one.kind} {one.source}")
     reasons = tuple(f"{count:5} {name}: {reason}" for (name, reason), count in sorted(left_out.items()))
+    refused = ((one.case.source, _reason(one)) for one in predictions if one.refused is not None)
     for name, title, lines in (
-        ("memory-by-stack", "Peak memory, by stack", tuple(point_table(predictions, _by_stack))),
-        ("memory-by-source", "Peak memory, by source", tuple(by_source)),
-        ("memory-fits", "Fits, against what happened", tuple(confusion_table(predictions))),
-        ("memory-left-out", "Peak memory, rows that are no case and those that the planner refuses", reasons),
+        ("memory-by-kind", "Peak memory, by what was read", (*by_kind, *list(everything)[2:])),
+        ("memory-by-stack", "Peak memory, by stack", tuple(by_stack)),
+        ("memory-by-source", "Peak memory, by what was read of which source", tuple(by_source)),
+        ("memory-refused", "Peak memory, runs that the service refuses", tuple(refusal_lines(refused))),
+        ("memory-left-out", "Peak memory, rows that are no case", reasons),
     ):
         yield Section(name=name, title=title, lines=lines)
 
 
-def point_table(predictions: Sequence[MemoryPrediction], name_of: Callable[[MemoryPrediction], str]) -> Iterator[str]:
-    """Yield one line a group: absolute error in percent, bias, shares and coverage, fitted then held out."""
-    points = sorted((one for one in predictions if one.case.is_point), key=name_of)
-    heading = " ".join(name.rjust(width) for name, width in zip(HEADINGS, WIDTHS, strict=True))
-    yield f"{'':44} {'fitted'.center(len(heading))} | {'held out'.center(len(heading))}"
-    yield f"{'':44} {heading} | {heading}"
-    for name, group in groupby(points, key=name_of):
-        members = list(group)
-        halves = [[one for one in members if one.case.is_held_out is held] for held in (False, True)]
-        yield f"{name[:44]:44} " + " | ".join(_figures(half) for half in halves)
+def verdict_section(outcomes: Sequence[Outcome]) -> Section:
+    """Return the table of verdicts against what happened."""
+    title = "Verdicts of the service, against what happened"
+    return Section(name="memory-fits", title=title, lines=tuple(verdict_table(outcomes)))
 
 
-def _figures(predictions: Sequence[MemoryPrediction]) -> str:
-    if not predictions:
-        return " ".join(text.rjust(width) for text, width in zip(("0", *["-"] * 6), WIDTHS, strict=True))
-    errors = [one.error for one in predictions]
-    absolute = [abs(error) for error in errors]
-    values = (
-        str(len(errors)),
-        f"{statistics.mean(absolute):.1%}",
-        f"{statistics.median(absolute):.1%}",
-        f"{statistics.mean(errors):+.1%}",
-        f"{_share(error <= 0.05 for error in absolute):.0%}",
-        f"{_share(error <= 0.10 for error in absolute):.0%}",
-        f"{_share(one.is_within_bounds for one in predictions):.0%}",
+def judged(prediction: MemoryPrediction) -> Judged:
+    """Return a case whose peak was measured, beside its answer."""
+    case, measured = prediction.case, prediction.case.measured_bytes
+    estimated = prediction.predicted_bytes
+    answered = prediction.refused is None and measured is not None
+    return Judged(
+        source=case.source,
+        stack=case.stack,
+        gpu=str(case.request["hardware"]["gpu"]),
+        kind=f"{case.kind}, {case.place}" if case.place else case.kind,
+        is_seen=case.is_seen,
+        weight=case.weight,
+        ratio=estimated / measured if answered and measured else None,
+        band=(prediction.low_bytes / estimated, prediction.high_bytes / estimated) if answered else (1.0, 1.0),
+        refusal=_reason(prediction),
     )
-    return " ".join(text.rjust(width) for text, width in zip(values, WIDTHS, strict=True))
 
 
-def _share(hits: Iterator[bool]) -> float:
-    counted = list(hits)
-    return sum(counted) / len(counted)
+def outcome(prediction: MemoryPrediction) -> Outcome:
+    """Return whether a case ran, beside the verdict on it."""
+    case = prediction.case
+    fits = prediction.fits if prediction.refused is None else None
+    return Outcome(group=case.stack, is_seen=case.is_seen, fits=fits, ran=case.ran)
 
 
-def confusion_table(predictions: Sequence[MemoryPrediction]) -> Iterator[str]:
-    """Yield, by stack and part, how often `fits` agreed with what happened."""
-    yield f"{'':24} {'part':>9} {'fits, ran':>10} {'no, failed':>11} {'fits, failed':>13} {'no, ran':>8} {'right':>7}"
-    key = _by_stack
-    for name, group in groupby(sorted(predictions, key=key), key=key):
-        members = list(group)
-        for part, held in (("fitted", False), ("held out", True)):
-            some = [one for one in members if one.case.is_held_out is held]
-            if some:
-                counts = [
-                    sum(one.fits is fits and one.case.ran is ran for one in some)
-                    for fits, ran in ((True, True), (False, False), (True, False), (False, True))
-                ]
-                right = (counts[0] + counts[1]) / len(some)
-                told = f"{counts[0]:>10} {counts[1]:>11} {counts[2]:>13} {counts[3]:>8} {right:>7.1%}"
-                yield f"{name[:24]:24} {part:>9} {told}"
-
-
-def _by_stack(prediction: MemoryPrediction) -> str:
-    return prediction.case.stack
+def _reason(prediction: MemoryPrediction) -> str:
+    return "" if prediction.refused is None else prediction.refused.reasons[0]
 
 
 def case_lines(predictions: Sequence[MemoryPrediction], stack: str) -> Iterator[str]:
     """Yield every case of the stacks whose name contains `stack`, worst first."""
-    chosen = [one for one in predictions if stack.lower() in one.case.stack.lower() and one.case.measured_bytes]
+    chosen = [
+        one
+        for one in predictions
+        if stack.lower() in one.case.stack.lower() and one.case.measured_bytes and one.refused is None
+    ]
     for one in sorted(chosen, key=lambda one: -abs(one.error)):
         measured = (one.case.measured_bytes or 0.0) / 2**30
-        layout = one.case.question.layout
+        layout, training = one.case.request["layout"], one.case.request["training"]
+        degrees = " ".join(f"{name[0]}{layout.get(f'{name}_parallel', 1)}" for name in DEGREES)
         yield (
             f"{one.error:+7.1%} {measured:7.2f} -> {one.predicted_bytes / 2**30:7.2f} GiB {one.case.kind[:5]:5} "
-            f"{'held' if one.case.is_held_out else '':4} d{layout.data_parallel} t{layout.tensor_parallel} "
-            f"p{layout.pipeline_parallel} c{layout.context_parallel} z{layout.zero_stage} "
-            f"b{one.case.question.micro_batch_size} {one.phase} {one.case.case_id}"
+            f"{degrees} z{layout.get('zero_stage', 0)} b{training.get('micro_batch_size', '-')} {one.phase} "
+            f"{one.case.case_id}"
         )
+
+
+DEGREES = ("data", "tensor", "pipeline", "context")

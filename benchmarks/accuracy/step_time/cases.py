@@ -1,8 +1,8 @@
-"""Published runs as cases: a model, its GPUs, one fixed layout, and the measured seconds of a step.
+"""Published runs as cases: the request each is asked by, with its layout as it ran, and the measured seconds of a step.
 
 A row that cannot be turned into a case is counted by its reason and never
 guessed at. What a source did not print but surely chose well (micro-batch,
-virtual stages) is left open, and the planner takes its own best.
+virtual stages) is left open in the request, and the plan's own choice is timed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.accuracy.peak_memory.row_requests import nanotron_row, row_request
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
+from plimsoll.planners.ground.terms import RECOMPUTE_MODES
+from plimsoll.planners.jobs.pipeline_layouts import own_way
+from plimsoll.planners.stacks.profile import load_profile
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 Row = Mapping[str, str]
@@ -112,8 +117,8 @@ ZERO_STAGES = {
 class Case:
     """One measured run.
 
-    `layout` holds several values where the source left a choice open;
-    `peak_bytes` is None unless printed.
+    `layout` holds several values where the source left a choice open, which the `request` leaves open too;
+    `peak_bytes` is what the run printed, for counting runs by it, and None unless printed.
     """
 
     identity: str
@@ -130,9 +135,9 @@ class Case:
     sequence_length: int
     global_batch_size: int
     layout: Mapping[str, tuple[int, ...]]
+    request: Mapping[str, Any]
     seconds: float
     peak_bytes: float | None
-    config_is_whole: bool
 
     @property
     def held_out(self) -> bool:
@@ -173,11 +178,14 @@ def published_case(row: Row) -> Case | str:
     if row["zero_fsdp_distopt"] == "FSDP" and framework == "megatron":
         framework = "fsdp2"
     attention = "eager" if _predates_flash(source) else "flash"
+    config = (
+        _mixture_config(row)
+        if row["moe"]
+        else _dense_config(row, gated=row["gated_mlp"] == "1", tied=row["gated_mlp"] != "1")
+    )
+    model = describe_config(config, name=row["model"])
     if row["moe"]:
-        model = _mixture(row)
         source = f"{source}, experts"
-    else:
-        model = _model(row, row["gated_mlp"] == "1", tied=row["gated_mlp"] != "1")
     data, tensor, pipeline, context = (int(row[key] or 1) for key in ("dp", "tp", "pp", "cp"))
     if data * tensor * pipeline * context != int(row["n_gpus"]):
         return "the printed degrees do not multiply to the GPUs"
@@ -195,7 +203,8 @@ def published_case(row: Row) -> Case | str:
     }
     if not layout["micro_batch_size"]:
         return "no micro-batch divides the printed global batch"
-    seconds = _seconds(row, source, model)
+    # As the stack runs by itself, but where a row says otherwise.
+    kernels = "eager" if framework == "fsdp2" and row["notes"].startswith("eager") else None
     return Case(
         identity=_identity(row, row["micro_batch"], row["global_batch"], row["zero_fsdp_distopt"]),
         table=row["case_id"],
@@ -207,14 +216,13 @@ def published_case(row: Row) -> Case | str:
         hardware=_hardware(row),
         precision=PRECISIONS[row["precision"]],
         attention=attention,
-        # As the stack runs by itself, but where a row says otherwise.
-        kernels="eager" if framework == "fsdp2" and row["notes"].startswith("eager") else None,
+        kernels=kernels,
         sequence_length=int(row["seq"]),
         global_batch_size=int(row["global_batch"]),
         layout=layout,
-        seconds=seconds,
+        request=_request(row, framework, config, layout, attention, kernels),
+        seconds=_seconds(row, source, model),
         peak_bytes=None,
-        config_is_whole=len(layout["micro_batch_size"]) * len(layout["virtual_pipeline"]) == 1,
     )
 
 
@@ -233,7 +241,7 @@ def nanotron_case(row: Row) -> Case | str:
         framework="nanotron",
         gpu=GPUS[row["gpu"]][0],
         model_name=row["model"],
-        model=_model(row, gated=True, tied=row["tied_embeddings"] == "1"),
+        model=describe_config(_dense_config(row, gated=True, tied=row["tied_embeddings"] == "1"), name=row["model"]),
         hardware=_hardware(row),
         precision="bf16-mixed",
         attention="flash",
@@ -248,9 +256,9 @@ def nanotron_case(row: Row) -> Case | str:
             "sequence_parallel": (int(int(row["tp"]) > 1),),
             "micro_batch_size": (int(row["micro_batch"]),),
         },
+        request=row_request(nanotron_row(row)),
         seconds=tokens / int(row["n_gpus"]) / float(row["tok_s_gpu"]),
         peak_bytes=float(row["gpu_mem_gb"]) * GIB,
-        config_is_whole=True,
     )
 
 
@@ -322,11 +330,60 @@ def _micro_batches(row: Row, attention: str) -> tuple[int, ...]:
     return tuple(size for size in (1, 2, 4, 8) if share % size == 0)
 
 
-def _model(row: Row, gated: bool, *, tied: bool) -> ModelSpec:
+def _request(
+    row: Row,
+    framework: str,
+    config: Mapping[str, Any],
+    layout: Mapping[str, tuple[int, ...]],
+    attention: str,
+    kernels: str | None,
+) -> dict[str, Any]:
+    """Return the body of a row's request: of a choice that the source left open it says nothing."""
+    gpu, override = GPUS[row["gpu"]]
+    fixed: dict[str, Any] = {name: values[0] for name, values in layout.items() if len(values) == 1}
+    training = {
+        "precision": PRECISIONS[row["precision"]],
+        "attention": attention,
+        "sequence_length": int(row["seq"]),
+        "global_batch_size": int(row["global_batch"]),
+    }
+    recompute = RECOMPUTE_MODES[fixed.pop("recompute")]
+    if row["recompute"]:
+        # Who printed what was computed again would have printed what was sent away in its place.
+        training |= {"recompute": recompute, "activation_offload": False}
+    if "micro_batch_size" in fixed:
+        training["micro_batch_size"] = fixed.pop("micro_batch_size")
+    if kernels is not None:
+        training["kernels"] = kernels
+    if _divides_evenly(row, fixed):
+        # As its stack does by itself. Who divided layers that do not come out even did not print how.
+        fixed["pipeline_layout"] = own_way(load_profile(framework).can.pipeline_layouts)
+    return {
+        "model": {"config": dict(config)},
+        "hardware": {"gpu": gpu, "gpus": int(row["n_gpus"]), **({"override": dict(override)} if override else {})},
+        "training": training,
+        "layout": {
+            **fixed,
+            "sequence_parallel": bool(fixed["sequence_parallel"]),
+            "shard_group": fixed["data_parallel"],
+            "offload": "none",
+            # Nor that it hid the exchange with experts.
+            "overlap": {"expert_parallel": False},
+        },
+        "framework": framework,
+    }
+
+
+def _divides_evenly(row: Row, fixed: Mapping[str, int]) -> bool:
+    chunks = fixed["pipeline_parallel"] * fixed.get("virtual_pipeline", 1)
+    return fixed["pipeline_parallel"] > 1 and int(row["layers"]) % chunks == 0
+
+
+def _dense_config(row: Row, *, gated: bool, tied: bool) -> dict[str, Any]:
     sizes = [int(row[key]) for key in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab")]
     hidden, layers, heads, key_value_heads, feed_forward, vocabulary = sizes
     if gated:
-        config: dict[str, object] = {
+        return {
             "model_type": "llama",
             "hidden_size": hidden,
             "num_hidden_layers": layers,
@@ -336,21 +393,19 @@ def _model(row: Row, gated: bool, *, tied: bool) -> ModelSpec:
             "vocab_size": vocabulary,
             "tie_word_embeddings": tied,
         }
-    else:
-        config = {
-            "model_type": "gpt2",
-            "n_embd": hidden,
-            "n_layer": layers,
-            "n_head": heads,
-            "n_inner": feed_forward,
-            "n_positions": int(row["seq"]),
-            "vocab_size": vocabulary,
-        }
-    return describe_config(config, name=row["model"])
+    return {
+        "model_type": "gpt2",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_inner": feed_forward,
+        "n_positions": int(row["seq"]),
+        "vocab_size": vocabulary,
+    }
 
 
-def _mixture(row: Row) -> ModelSpec:
-    """Return the published model of experts, cut to the layers of the row."""
+def _mixture_config(row: Row) -> dict[str, Any]:
+    """Return the config of the published model of experts, cut to the layers of the row."""
     name = next(known for start, known in MIXTURES.items() if row["model"].startswith(start))
     config = {**catalogue().model(name).config, "num_hidden_layers": int(row["layers"])}
     dense = re.search(r"dense(\d+)", row["moe"])
@@ -358,7 +413,7 @@ def _mixture(row: Row) -> ModelSpec:
         config["first_k_dense_replace"] = min(int(dense[1]), int(row["layers"]) - 1)
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][: int(row["layers"])]
-    return describe_config(config, name=row["model"])
+    return config
 
 
 def _hardware(row: Row) -> Hardware:

@@ -1,9 +1,9 @@
-"""The planner's own answer for every case: cases of one job are asked together, as the search asks."""
+"""Cases of one job as one list of layouts, as the search has them: for fits, which ask for each thousands of times."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +11,9 @@ import numpy as np
 from benchmarks.accuracy.step_time.cases import Case
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job, training_job
-from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
+from plimsoll.planners.layouts.candidates import Candidates, IntArray, candidates_from_rows
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.planners.timing.efficiency import load_efficiency
-from plimsoll.planners.timing.stalls import stall_seconds
-from plimsoll.planners.timing.step import step_seconds
-
-Seconds = Callable[[Candidates, Job, Hardware], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +46,6 @@ def grouped(cases: Sequence[Case]) -> list[Group]:
     return [_group(cases, indices) for indices in together.values()]
 
 
-def estimated_seconds(groups: Sequence[Group], count: int, seconds: Seconds) -> FloatArray:
-    """Return the estimate of each of `count` cases, the best of its open choices."""
-    best = np.full(count, np.inf)
-    for group in groups:
-        taken = seconds(group.layouts, group.job, group.hardware)
-        np.minimum.at(best, group.owner, taken)
-    return best
-
-
 def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
     first = cases[indices[0]]
     rows: list[dict[str, int | bool]] = []
@@ -85,14 +71,3 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
         layouts=candidates_from_rows(rows),
         owner=np.array(owner),
     )
-
-
-def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
-    """Return the planner's answer with the efficiencies it ships."""
-    efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    return step_seconds(layouts, job, hardware, efficiency).total
-
-
-def stalls(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
-    """Return how much longer a step may take in the stack's slow mode."""
-    return stall_seconds(layouts, job, load_efficiency(job.profile.name, hardware.gpu.id))

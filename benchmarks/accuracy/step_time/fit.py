@@ -6,9 +6,8 @@ Least squares on the logarithm of estimated over measured seconds, by
 Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
 node, a retry) do not pull. Each source weighs as the square root of its cases.
 A stack may have a slow mode (`planners/timing/stalls.py`): each run is fitted by the mode that is nearer to it, and
-its upper bound holds the slow one. Parameters stay inside physical bounds. `low` and `high` of a stack are quantiles
-of errors on cases that a fit had not seen: the fitted part is cut into folds, and
-each fold is estimated by a fit to the others.
+its upper bound holds the slow one. Parameters stay inside physical bounds. `low` and `high` of a stack are set by
+hand, from what fits without a source make of it (`left_out.py` beside this file).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,9 +35,6 @@ from plimsoll.planners.timing.step import step_seconds
 # to be least, and one published run in ten stalled.
 HUBER = 0.1
 ITERATIONS = 25
-FOLDS = 4
-# Fewer fitted cases than this cannot carry a stack's own band.
-FEWEST_FOR_BAND = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +113,11 @@ class Fit:
         self.weights = np.array([counts[case.source] ** -0.25 for case in cases])
         self._cache: dict[tuple[int, tuple[float, ...]], tuple[FloatArray, FloatArray]] = {}
 
+    def left_alone(self) -> list[int]:
+        """Return the parameters that none of the cases says anything of: of a stack or a generation that has none."""
+        files = {name for group in self.groups for name in _files(group)}
+        return [index for index, one in enumerate(PARAMETERS) if one.file not in files]
+
     def residuals(self, values: FloatArray) -> FloatArray:
         """Return the logarithms of estimated over measured, by the mode that is nearer to the measured."""
         estimated, stalls = self.both(values)
@@ -135,7 +135,7 @@ class Fit:
 
     def _seconds(self, number: int, group: Group, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         base = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
-        mine = [i for i, one in enumerate(PARAMETERS) if one.file in (base.gpu.name, base.stack.name)]
+        mine = [i for i, one in enumerate(PARAMETERS) if one.file in _files(group)]
         key = (number, tuple(values[mine]))
         if key not in self._cache:
             efficiency = changed(base, {i: float(values[i]) for i in mine})
@@ -144,6 +144,12 @@ class Fit:
                 stall_seconds(group.layouts, group.job, efficiency),
             )
         return self._cache[key]
+
+
+def _files(group: Group) -> tuple[str, str]:
+    """Return the data files of a group's efficiencies: its generation's and its stack's."""
+    efficiency = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
+    return efficiency.gpu.name, efficiency.stack.name
 
 
 def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
@@ -202,45 +208,10 @@ def _loss(residual: FloatArray, weights: FloatArray) -> float:
     return float((weights**2 * np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))).sum())
 
 
-def unseen_multiples(cases: Sequence[Case], values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return measured over estimated, each case by a fit to the folds it is not in; the second less the stalls."""
-    fold = np.array([zlib.crc32(case.identity[::-1].encode()) % FOLDS for case in cases])
-    whole, multiples, unstalled = Fit(cases), np.empty(len(cases)), np.empty(len(cases))
-    for number in range(FOLDS):
-        others = Fit([case for case, mine in zip(cases, fold, strict=True) if mine != number])
-        estimated, stalls = whole.both(fitted_values(others, values))
-        multiples[fold == number] = (whole.measured / estimated)[fold == number]
-        unstalled[fold == number] = ((whole.measured - stalls) / estimated)[fold == number]
-    return multiples, unstalled
-
-
-def bands(
-    cases: Sequence[Case], multiples: FloatArray, unstalled: FloatArray
-) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside.
-
-    Of n cases the k-th from either end is taken, k the whole part of (n + 1) times the share
-    outside on that side, so that a further case lies inside as often as stated (Vovk et al. 2005).
-    """
-    outside = (1 - load_efficiency().common.coverage) / 2
-    found = {}
-    kinds = [(case.framework, "expert_" if case.model.experts_per_token else "") for case in cases]
-    for kind in sorted(set(kinds)):
-        mine = np.array([other == kind for other in kinds])
-        if mine.sum() >= FEWEST_FOR_BAND:
-            rank = max(int((mine.sum() + 1) * outside), 1)
-            low, high = np.sort(multiples[mine])[rank - 1], np.sort(unstalled[mine])[-rank]
-            found[kind] = (min(float(low), 1.0), max(float(high), 1.0))
-    return found
-
-
-def write(values: FloatArray, ranges: Mapping[tuple[str, str], tuple[float, float]]) -> None:
-    """Write values and bands into the data files, in place."""
+def write(values: FloatArray) -> None:
+    """Write values into the data files, in place."""
     for one, value in zip(PARAMETERS, values, strict=True):
         _set(_path(one.folder, one.file), one.key, value)
-    for (stack, kind), (low, high) in ranges.items():
-        _set(_path("stacks", stack), f"{kind}low", low)
-        _set(_path("stacks", stack), f"{kind}high", high)
 
 
 def _set(path: Path, key: str, value: float) -> None:
@@ -278,11 +249,8 @@ def main() -> None:
     for one, old, new in zip(PARAMETERS, before, values, strict=True):
         edge = "  (at its bound)" if new in (one.low, one.high) else ""
         print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")
-    ranges = bands(fit.cases, *unseen_multiples(fit.cases, values))
-    for (stack, kind), (low, high) in ranges.items():
-        print(f"{stack:10} {kind}band {low:.2f} to {high:.2f}")
     if arguments.write:
-        write(values, ranges)
+        write(values)
 
 
 if __name__ == "__main__":

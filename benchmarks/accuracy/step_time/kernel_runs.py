@@ -6,104 +6,65 @@ fitted to them.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
+import json
+from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.document import Section
-from benchmarks.accuracy.peak_memory.cases import DATA, memory_cases
-from benchmarks.accuracy.step_time.statistics import errors
-from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.training.planning import plan_without_advice
+from benchmarks.accuracy.judged import source_table
+from benchmarks.accuracy.step_time.timed_runs import ACCELERATION, TimedAnswer
 
-SOURCE = "foundation-model-stack/fms-acceleration"
-UNIT = "train_tokens_per_second"  # of one GPU
 MICROSECONDS = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRun:
-    """One timed run: microseconds a token of a GPU, measured and planned."""
-
-    question: TrainingQuestion
-    frozen_format: str
-    measured: float
-    estimated: float
-    low: float
-    high: float
-
-
-def kernel_sections() -> Iterator[Section]:
-    """Plan every timed run and yield the errors by kernels, and the pairs."""
-    runs = list(_runs())
-    yield Section(
+def kernel_section(answers: Sequence[TimedAnswer]) -> Section:
+    """Return the errors by kernels, and the pairs."""
+    ours = [one for one in answers if one.run.source == ACCELERATION]
+    return Section(
         name="time-kernels",
         title="Step time, fms-acceleration's runs of accelerate on A100s (fitted to none of them)",
-        lines=(*_by_kernels(runs), "", *_pairs(runs)),
+        lines=(*_by_kernels(ours), "", *_pairs(ours)),
     )
 
 
-def _runs() -> Iterator[KernelRun]:
-    questions = {case.case_id: case.question for case in memory_cases().cases if SOURCE in case.source}
-    with (DATA / "train_memory.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["throughput"] and row["throughput_unit"] == UNIT]
-    for row in rows:
-        question = questions.get(row["case_id"])
-        if question is None:
-            continue
-        try:
-            step = plan_without_advice(question).plan.step
-        except PlimsollError:
-            continue
-        tokens = question.global_batch_size * question.sequence_length / question.hardware.gpus.minimum / MICROSECONDS
-        yield KernelRun(
-            question=question,
-            frozen_format=row["base_quant"],
-            measured=MICROSECONDS / float(row["throughput"]),
-            estimated=step.seconds / tokens,
-            low=step.low_seconds / tokens,
-            high=step.high_seconds / tokens,
-        )
+def _by_kernels(answers: Sequence[TimedAnswer]) -> Iterator[str]:
+    named: dict[str, list[TimedAnswer]] = {}
+    for one in answers:
+        training = one.run.request["training"]
+        named.setdefault(f"{training['method']}, {training['kernels']}", []).append(one)
+    for number, (name, members) in enumerate(sorted(named.items())):
+        lines = list(source_table([one.judged for one in members], lambda _, name=name: name))
+        yield from lines if number == 0 else lines[1:]
 
 
-def _by_kernels(runs: list[KernelRun]) -> Iterator[str]:
-    yield f"{'method, kernels':28}  runs  mean  med.   bias cover"
-    groups: dict[str, list[KernelRun]] = {}
-    for run in runs:
-        groups.setdefault(f"{run.question.method}, {run.question.kernels}", []).append(run)
-    for name, some in sorted(groups.items()):
-        measured, estimated, low, high = (
-            np.array([getattr(run, key) for run in some]) for key in ("measured", "estimated", "low", "high")
-        )
-        got = errors(estimated, measured, low / estimated, high / estimated)
-        yield (
-            f"{name:28}{got.cases:6d} {100 * got.mean:4.0f}% {100 * got.median:4.0f}% {100 * got.bias:+4.0f}%"
-            f" {100 * got.coverage:4.0f}%"
-        )
-
-
-def _pairs(runs: list[KernelRun]) -> Iterator[str]:
+def _pairs(answers: Sequence[TimedAnswer]) -> Iterator[str]:
     yield f"{'pairs that differ in kernels alone':38} eager  foak  saved, us a token: measured, estimated"
-    eager = {_job(run): run for run in runs if run.question.kernels == "eager"}
-    for run in runs:
-        plain = eager.get(_job(run))
-        if run.question.kernels != "foak" or plain is None or run.question.fused_cross_entropy:
+    eager = {_job(one): one for one in answers if _kernels(one) == "eager"}
+    for one in answers:
+        plain = eager.get(_job(one))
+        training = one.run.request["training"]
+        if _kernels(one) != "foak" or plain is None or training["fused_cross_entropy"]:
             continue
-        asked = run.question
-        method = f"{asked.method} {run.frozen_format[:4]}".strip()
-        name = f"{asked.model.name[:12]} {method}, {asked.hardware.gpus.minimum} x {asked.micro_batch_size}"
-        yield (
-            f"{name:38}{plain.measured:6.0f}{run.measured:6.0f}"
-            f"{plain.measured - run.measured:31.0f}{plain.estimated - run.estimated:11.0f}"
-        )
+        hardware = one.run.request["hardware"]
+        name = f"{one.run.name}, {hardware['gpus']} x {training['micro_batch_size']}"
+        measured = [_microseconds(each, each.run.seconds) for each in (plain, one)]
+        estimated = [_microseconds(each, each.step["seconds"]) for each in (plain, one) if each.step is not None]
+        saved = f"{estimated[0] - estimated[1]:11.0f}" if len(estimated) == len(measured) else f"{'-':>11}"
+        yield f"{name:38}{measured[0]:6.0f}{measured[1]:6.0f}{measured[0] - measured[1]:31.0f}{saved}"
 
 
-def _job(run: KernelRun) -> tuple[object, ...]:
-    """Return what two runs that differ in their kernels only have in common."""
-    asked = dataclasses.replace(run.question, kernels=None)
-    job = (asked.model.name, asked.method, run.frozen_format, asked.precision, asked.recompute)
-    return (*job, asked.sequence_length, asked.global_batch_size, asked.micro_batch_size, asked.layout)
+def _kernels(answer: TimedAnswer) -> str:
+    return str(answer.run.request["training"]["kernels"])
+
+
+def _microseconds(answer: TimedAnswer, seconds: float) -> float:
+    """Return a step's microseconds for each token of a GPU."""
+    training, hardware = answer.run.request["training"], answer.run.request["hardware"]
+    tokens = training["global_batch_size"] * training["sequence_length"] / hardware["gpus"]
+    return float(seconds / tokens * MICROSECONDS)
+
+
+def _job(answer: TimedAnswer) -> str:
+    """Return what two runs that differ in their kernels only have in common; the name has the base's format."""
+    request = answer.run.request
+    training = {name: value for name, value in request["training"].items() if name != "kernels"}
+    return json.dumps([answer.run.name, {**request, "training": training}], sort_keys=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.famous_runs.asking import Answer, AskedRun, Planned, Refused
+from benchmarks.accuracy.asking import Refused
+from benchmarks.famous_runs.asking import Answer, AskedRun, Planned
 from benchmarks.famous_runs.record import FamousRun, Published
 
 GIB = 2**30

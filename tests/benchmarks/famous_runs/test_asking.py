@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.famous_runs.asking import Planned, Refused, asked_runs, open_request, own_launch_file
+from benchmarks.accuracy.asking import Refused
+from benchmarks.famous_runs.asking import Planned, asked_runs, open_request, own_launch_file
 from tests.benchmarks.famous_runs.records import a_run
 
 

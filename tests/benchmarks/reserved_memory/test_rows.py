@@ -4,7 +4,8 @@ import functools
 
 import pytest
 
-from benchmarks.accuracy.peak_memory.cases import Cases, memory_cases
+from benchmarks.accuracy.asking import Service, question_of
+from benchmarks.accuracy.peak_memory.cases import memory_cases
 from benchmarks.accuracy.peak_memory.predictions import memory_predictions
 from benchmarks.reserved_memory.rows import PLAN, TRACE_EXPANDABLE, TRACE_FIXED, measured_row
 from benchmarks.reserved_memory.traced import traced_run
@@ -16,17 +17,16 @@ PIPELINE, NANOTRON = "mem-titan-t5-405b-Interleaved1F1B", "nanotron-11"
 
 @functools.cache
 def cases():
-    found = memory_cases()
-    return {case.case_id: case for case in found.cases}, found.left_out
+    return {case.case_id: case for case in memory_cases().cases}
 
 
 def case(name):
-    return cases()[0][name]
+    return cases()[name]
 
 
 @pytest.mark.parametrize("name", [RESERVED, PIPELINE, NANOTRON])
 def test_the_plan_s_figure_is_the_accuracy_page_s(name):
-    (one,), _ = memory_predictions(Cases(cases=(case(name),), left_out=cases()[1]))
+    (one,) = memory_predictions([case(name)], Service())
     row = measured_row(case(name), with_trace=False)
     assert row.told[PLAN] == one.predicted_bytes
     assert row.allocated_bytes <= row.main_bytes + row.other_bytes
@@ -39,5 +39,5 @@ def test_allocated_peaks_are_no_rows():
 def test_a_run_is_traced_where_its_stack_is():
     row = measured_row(case(RESERVED), with_trace=True)
     assert row.allocated_bytes < row.told[TRACE_EXPANDABLE] <= row.told[TRACE_FIXED] < row.measured_bytes
-    plan = plan_without_advice(case(NANOTRON).question).plan
+    plan = plan_without_advice(question_of(case(NANOTRON).request)).plan
     assert traced_run(case(NANOTRON), plan.layout, plan.memory) is None

@@ -27,6 +27,7 @@ def test_a_layout_goes_there_and_back(moves):
         global_batch_size=64,
         offload_target=layout.offload_target,
         pipeline_schedule=layout.pipeline_schedule,
+        pipeline_layout=layout.pipeline_layout,
         overlap=layout.overlap,
     )
     assert again == layout

@@ -48,6 +48,12 @@ def test_muon_makes_half_precision_products_of_the_largest_matrix_of_a_layer():
     assert memory.items.optimizer == pytest.approx(states + 8 * 8192 + 4 * 64 * 64, abs=4 * TENSORS)
 
 
+def test_composer_updates_one_parameter_after_another():
+    # DecoupledAdamW: two fp32 moments of every parameter, and none of torch's temporaries of all of them.
+    memory = _memory("composer", zero_stage=0)
+    assert memory.items.optimizer == pytest.approx(8 * PARAMETERS, abs=4 * TENSORS)
+
+
 def test_the_trainer_keeps_the_embedding_s_states_in_fp32():
     # Two states of 64,000 elements: 4 bytes in place of one and a 64th.
     asked = question(model=small_llama(), gpus=1, sequence_length=1, global_batch_size=1, optimizer="adamw-8bit")

@@ -134,15 +134,16 @@ def test_the_products_own_levers_come_before_hardware():
 
 
 def test_a_plan_with_room_only_through_offload_is_advised_what_spares_it():
-    # 1.56 billion parameters take 16 bytes each, 23.2 GiB, of a card with 23.6.
+    # 1.56 billion parameters take 16 bytes each, 23.2 GiB, of a card with 23.6. Optimizers of 8 bits, which Hugging
+    # Face's stack has, would leave too little room for how far its peaks lie apart.
     xl = describe_config(catalogue().model("openai-community/gpt2-xl").config, name="openai-community/gpt2-xl")
     card = replace(hardware(1), gpu=catalogue().gpu("rtx-4090-24gb"))
     answer = plan_training(question(model=xl, hardware=card, sequence_length=1024, global_batch_size=16))
     assert (answer.verdict, answer.plan.layout.offload != "none") == ("fits", True)
     offers = {next(iter(offer.change)): offer for offer in answer.advice}
     assert offers["training.precision"].change["training.precision"] == "bf16"
-    assert offers["training.optimizer"].change["training.optimizer"] == "adamw-8bit"
-    assert all(offers[name].step_seconds_difference < 0 for name in ("training.precision", "training.optimizer"))
+    assert offers["training.precision"].step_seconds_difference < 0
+    assert "training.optimizer" not in offers
 
 
 def test_four_bits_that_gain_nothing_over_sixteen_are_not_offered():

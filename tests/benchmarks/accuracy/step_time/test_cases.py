@@ -1,8 +1,12 @@
+import csv
+import json
 from collections import Counter
 
 import pytest
 
-from benchmarks.accuracy.step_time.cases import all_cases
+from benchmarks.accuracy.step_time.cases import DATA, all_cases, published_case
+from benchmarks.accuracy.step_time.timed_runs import fresh_request, fresh_runs
+from plimsoll.service.requests.training import TrainRequest
 
 CASES, LEFT_OUT = all_cases()
 
@@ -34,4 +38,41 @@ def test_published_rates_become_seconds_by_their_own_count():
 
 def test_what_a_source_did_not_print_stays_open():
     assert len(case("sc21-2021-04-1.7B").layout["micro_batch_size"]) > 1
-    assert not case("sc21-2021-04-1.7B").config_is_whole
+    request = case("sc21-2021-04-1.7B").request
+    assert "micro_batch_size" not in request["training"]
+    assert request["training"]["recompute"] == "full"
+    assert request["layout"]["tensor_parallel"] == 1
+
+
+def test_recompute_that_was_not_printed_stays_open_with_what_takes_its_place():
+    training = case("bridge-25.09-pre-training-llama3-70b-DGX-GB200-FP8-64-gbs128").request["training"]
+    assert {"recompute", "activation_offload"} & training.keys() == set()
+
+
+def test_layers_that_do_not_come_out_even_are_divided_as_the_plan_does():
+    # 126 layers over 16 stages of 8 chunks.
+    assert "pipeline_layout" not in case("llama3-t4-8192-8192").request["layout"]
+
+
+def rows(name):
+    with (DATA / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_request_knows_nothing_of_what_the_run_measured():
+    # The unit decides with the source's own count alone what the value means in seconds.
+    for row in rows("train_step.csv"):
+        made, other = published_case(row), published_case(row | {"value": "123.4", "value2": "56.7"})
+        if not isinstance(made, str):
+            assert json.dumps(other.request) == json.dumps(made.request)
+            assert other.seconds != made.seconds
+
+
+def test_nor_does_one_of_the_runs_that_no_fit_saw():
+    for row in rows("train_step_cases.csv"):
+        assert json.dumps(fresh_request(row | {"measured_step_seconds": "1.5"})) == json.dumps(fresh_request(row))
+
+
+def test_every_request_passes_the_schema_as_json():
+    for one in (*CASES, *fresh_runs()):
+        TrainRequest.model_validate(json.loads(json.dumps(one.request)))
