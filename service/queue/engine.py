@@ -140,8 +140,12 @@ async def run_queue_worker(
     )
 
 
-async def hand_back_stalled_jobs(manager: FencedJobManager, heartbeats: Heartbeats) -> list[str]:
+async def hand_back_stalled_jobs(
+    manager: FencedJobManager, heartbeats: Heartbeats, *, before: Callable[[str], Awaitable[None]] | None = None
+) -> list[str]:
     """Hand back the jobs of workers that missed their heartbeat, and return their ids.
+
+    `before` is told of each job while nobody can have begun it again.
 
     Every worker may do this at once: a job is handed back by one of them. None does
     it to itself: it lives, whatever holds its heartbeat up. A job that was begun as
@@ -156,7 +160,12 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, heartbeats: Heartbea
         }
         silent = {worker_id: heard[worker_id] for worker_id in heartbeats.silent(heard)}
         left = await manager.jobs_without_worker(silent)
-        taken = [job for job in left if await manager.take_back(job)]
+        taken = []
+        for job in left:
+            if before is not None and job.task_name == TASK_NAME:
+                await before(str(job.task_kwargs["job_id"]))
+            if await manager.take_back(job):
+                taken.append(job)
         if silent:
             await manager.forget_workers(silent)
     except queue_errors.ConnectorException:

@@ -8,6 +8,7 @@ that is away is waited for.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -183,18 +184,23 @@ class _Worker:
     async def _sweep_for_ever(self, manager: FencedJobManager) -> None:
         heartbeats = Heartbeats(silent_after_seconds=self.settings.stalled_after_seconds)
         while True:
+            lost_by: dict[str, str | None] = {}
+            note = functools.partial(self._note_worker, lost_by)
             try:
-                for job_id in await hand_back_stalled_jobs(manager, heartbeats):
-                    await self._log_recovery(job_id)
+                for job_id in await hand_back_stalled_jobs(manager, heartbeats, before=note):
+                    self._log_recovery(job_id, lost_by[job_id])
             except (ConnectorException, DatabaseUnavailable) as error:
                 log.warning("database unavailable", doing="looking for stalled jobs", error=_reason(error))
             await asyncio.sleep(self.settings.heartbeat_seconds)
 
-    async def _log_recovery(self, job_id: str) -> None:
+    async def _note_worker(self, lost_by: dict[str, str | None], job_id: str) -> None:
+        """Note whose a job is: once it is handed back it may be another's at once."""
         try:
-            lost_by = (await self.jobs.get(job_id)).worker
+            lost_by[job_id] = (await self.jobs.get(job_id)).worker
         except JobNotFound:
-            lost_by = None
+            lost_by[job_id] = None
+
+    def _log_recovery(self, job_id: str, lost_by: str | None) -> None:
         log.warning(
             f"job {job_id} recovered: worker {lost_by} missed its heartbeat",
             job_id=job_id,
