@@ -115,7 +115,8 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     count = question.hardware.gpus
     if count.is_free and not best.is_satisfying:
         yield (
-            f"Up to {count.maximum:,} GPUs were looked at, as hardware.gpus was left out; with a max there, so many."
+            f"No more than {count.maximum:,} GPUs were considered, because hardware.gpus was left out: a range with a "
+            "larger max considers more."
         )
     if settings.traffic.draft_tokens:
         yield DRAFT_NOTE

@@ -68,8 +68,7 @@ def _stages_without_code(layouts: Candidates, job: Job) -> BoolArray:
 
 
 def _uncut(job: Job) -> frozenset[str]:
-    lacked = job.profile.models.pipeline_lacks
-    return traits_of(job.model) & frozenset(lacked) if lacked else frozenset()
+    return traits_of(job.model) & set(job.profile.models.pipeline_lacks)
 
 
 def _no_stages(case: Case, job: Job) -> str:

@@ -38,7 +38,7 @@ def relaxations(best: Candidate) -> Iterator[Change]:
         return
     part = ""
     if held is not question and held.requests_per_second is not None:
-        part = f"{HELD_PART:.0%} of ".replace("%", " %")
+        part = f"{100 * HELD_PART:.0f} % of "
         held = replace(held, requests_per_second=_rounded(HELD_PART * held.requests_per_second, math.floor))
     state = _state(held, best, deployment)
     if state is not None:

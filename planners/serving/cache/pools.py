@@ -119,12 +119,11 @@ def shared(cache: Cache, pools: Pools, lengths: Iterable[int]) -> Pools:
 
 def requests_held(pools: Pools, needs: Sequence[Pools]) -> int:
     """Return how many requests the pools hold that each take one of `needs` for an equal part of them."""
-    totals = needs[0] if len(needs) == 1 else tuple(map(sum, zip(*needs, strict=True)))
-    return min(have * len(needs) // total for have, total in zip(pools, totals, strict=True) if total)
+    return requests_running(pools, [(each, 1) for each in needs])
 
 
 def requests_running(pools: Pools, needs: Sequence[tuple[Pools, int]]) -> int:
-    """Return the same of requests that take one of `needs` while they run, each for so long."""
+    """Return how many requests run in the pools at once, of which each of `needs` is taken for so many steps."""
     whole = sum(steps for _, steps in needs)
     totals = [sum(units[pool] * steps for units, steps in needs) for pool in range(len(pools))]
     return min(have * whole // total for have, total in zip(pools, totals, strict=True) if total)

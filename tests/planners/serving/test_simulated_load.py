@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
@@ -18,7 +16,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 
 def simulated(**asked):
-    best = search_fleet([question(engine_version=None, input_tokens=1024, output_tokens=512, **asked)]).candidates[0]
+    usual = {"engine_version": None, "input_tokens": 1024, "output_tokens": 512}
+    best = search_fleet([question(**usual | asked)]).candidates[0]
     replica = SimulatedReplica(
         question=best.question, settings=best.settings, replica=best.replica, deployment=best.deployment
     )
@@ -57,12 +56,8 @@ def test_few_requests_at_random_agree_with_the_closed_form(engine):
 @pytest.mark.parametrize("clients", [8, 32, 256])
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_short_answers_come_no_faster_than_prompts_are_computed(clients, tokens):
-    _, best = simulated(concurrency=clients)
-    asked = replace(best.question, output_tokens=tokens)
-    best = search_fleet([asked]).candidates[0]
-    load = SimulatedReplica(
-        question=asked, settings=best.settings, replica=best.replica, deployment=best.deployment
-    ).closed_loop(clients)
+    replica, best = simulated(concurrency=clients, output_tokens=tokens)
+    load = replica.closed_loop(clients)
     # A prompt takes a share of full batches; steps are looked up, which rounds them by a few hundredths.
     assert load.requests_per_second * best.deployment.pace.prompt_seconds <= 1.03
     assert load.requests_per_second == pytest.approx(best.state.requests_per_second, rel=0.25)
