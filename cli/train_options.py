@@ -105,6 +105,12 @@ TRAIN: tuple[RequestOption, ...] = (
         "--gradient-dtype", "training.gradient_dtype", "Absent: as the framework does.", complete=choices("StateDtype")
     ),
     option(
+        "--fp8-primary-weights/--no-fp8-primary-weights",
+        "training.fp8_primary_weights",
+        "Matrices in fp8 alone, without a 16-bit copy; absent: as the framework does.",
+        bool,
+    ),
+    option(
         "--optimizer-state-dtype",
         "training.optimizer_state_dtype",
         "Absent: as the framework does.",

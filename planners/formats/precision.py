@@ -10,6 +10,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 
 DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
 FP32_BYTES = DTYPE_BYTES["fp32"]
+FP8_BYTES = FORMATS["fp8-e4m3"].stored_bits // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class Precision:
         return self.name.endswith("-mixed")
 
 
+FP8_MIXED = "fp8-mixed"
+
 PRECISIONS: Mapping[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -35,7 +38,7 @@ PRECISIONS: Mapping[str, Precision] = {
         Precision(name="bf16-mixed", compute_format="bf16", compute_bytes=2),
         Precision(name="bf16", compute_format="bf16", compute_bytes=2),
         # Only the matrix products are in fp8; what lies between them stays in 16 bits.
-        Precision(name="fp8-mixed", compute_format="fp8", compute_bytes=2),
+        Precision(name=FP8_MIXED, compute_format="fp8", compute_bytes=2),
     )
 }
 

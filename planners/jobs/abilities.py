@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.planners.formats.precision import PRECISIONS
+from plimsoll.planners.formats.precision import FP8_MIXED, PRECISIONS
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu, has_bf16
@@ -136,6 +136,20 @@ def _no_further_tokens(_: TrainingQuestion, profile: Profile) -> str:
     return f"Layers for multi-token prediction are planned with {listed(able, 'or')}, not with {profile.name}."
 
 
+def _no_primary_weights(question: TrainingQuestion, profile: Profile) -> str:
+    if question.precision != FP8_MIXED:
+        return f"fp8_primary_weights true needs precision {FP8_MIXED}, not {question.precision}."
+    if question.method != "full":
+        return f"fp8_primary_weights are planned with method full, not {question.method}."
+    able = [each.name for each in map(load_profile, stack_names()) if True in each.can.fp8_primary_weights]
+    return f"{profile.name} holds weights in 16 bits beside fp8; {listed(able, 'and')} can hold them in fp8 alone."
+
+
+def _may_have_primary_weights(profile: Profile, asked: TrainingQuestion) -> bool:
+    in_fp8 = asked.precision == FP8_MIXED and asked.method == "full"
+    return in_fp8 and asked.fp8_primary_weights in profile.can.fp8_primary_weights
+
+
 def attention_kinds(profile: Profile, gpu: Gpu) -> tuple[str, ...]:
     """Return the kinds of attention that a stack runs on a card."""
     return profile.can.attention if has_bf16(gpu) else profile.can.attention_without_bf16
@@ -188,6 +202,13 @@ ABILITIES: tuple[Ability, ...] = (
         can=lambda profile, _: profile.can.multi_token_prediction,
         words=_no_further_tokens,
         told=lambda *_: "layers for multi-token prediction",
+    ),
+    Ability(
+        pointer="/training/fp8_primary_weights",
+        asked=lambda question: question if question.fp8_primary_weights else None,
+        can=_may_have_primary_weights,
+        words=_no_primary_weights,
+        told=lambda *_: "fp8_primary_weights",
     ),
     Ability(
         pointer="/training/attention",

@@ -43,6 +43,13 @@ class BlockWeights:
     learning: frozenset[str] | None = None
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
+def fp8_matrices(part: BlockWeights) -> BlockWeights:
+    """Return the weights of a block that learn and that jobs in fp8 multiply so: its matrices but the router's."""
+    matrices = tuple(weight for weight in part.trainable if weight.is_linear and weight.part is not Part.ROUTER)
+    return BlockWeights(block=part.block, trainable=matrices, frozen=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CompanionJob:
     """A model beside the job's own: `job` is it as a job of its own, `weight_bytes` the width of frozen weights."""
@@ -57,7 +64,8 @@ class CompanionJob:
 class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
-    `limit_bytes` is what one device offers; the host is that of the `gpus_per_node` devices of a node.
+    With `fp8_primary_weights` matrices that are multiplied in fp8 lie in fp8 alone. `limit_bytes` is what one device
+    offers; the host is that of the `gpus_per_node` devices of a node.
     `pipeline_layouts` are the ways in which pipelines may be divided, `module_sets` what selective recomputation may
     name: first `recompute_modules`, which was asked for, then sets that the search may choose. Layouts have both by
     their places.
@@ -67,6 +75,7 @@ class Job:
     profile: Profile
     precision: Precision
     states: StateBytes
+    fp8_primary_weights: bool
     optimizer: OptimizerKind
     method: str
     lora: Lora
@@ -185,6 +194,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         profile=profile,
         precision=precision,
         states=_states(question, profile),
+        fp8_primary_weights=_has_fp8_primary_weights(question, profile, precision),
         optimizer=optimizer,
         method=question.method,
         lora=question.lora,
@@ -266,6 +276,14 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
         size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")
         states = replace(states, moment=size)
     return states
+
+
+def _has_fp8_primary_weights(question: TrainingQuestion, profile: Profile, precision: Precision) -> bool:
+    """Return whether matrices that learn lie in fp8 alone: as asked, or by the stack's default."""
+    if precision.compute_format != "fp8" or question.method != "full":
+        return False
+    asked = question.fp8_primary_weights
+    return profile.can.fp8_primary_weights[0] if asked is None else asked
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)

@@ -314,6 +314,7 @@ class Capabilities:
     torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
     precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
     beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
+    `fp8_primary_weights` says whether matrices that are multiplied in fp8 are held in fp8 alone, the default first.
     """
 
     methods: tuple[Method, ...]
@@ -354,6 +355,7 @@ class Capabilities:
     companions: bool
     multi_token_prediction: bool
     evaluation_logits_kept_by: str
+    fp8_primary_weights: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.job import BlockWeights, Job, fp8_matrices
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.memory.holdings import shard_ranks
@@ -37,6 +37,15 @@ def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
 def whole_parameters(layouts: Candidates, job: Job) -> FloatArray:
     """Return all of the model's parameters of one rank's share, before ZeRO divides them."""
     counts = _parameters(job)
+    return _rank_share(counts.all, counts.all_of_experts, layouts, job)
+
+
+@once
+def fp8_parameters(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the parameters of one rank's share that lie in fp8 alone."""
+    if not job.fp8_primary_weights:
+        return np.zeros(1)
+    counts = _fp8_parameters(job)
     return _rank_share(counts.all, counts.all_of_experts, layouts, job)
 
 
@@ -115,6 +124,16 @@ def _parameters(job: Job) -> _Parameters:
         all=job.model.parameters,
         all_of_experts=all_of_experts,
     )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_JOBS)
+def _fp8_parameters(job: Job) -> _Parameters:
+    """Return the same of what is multiplied in fp8 alone."""
+    weights = [(part.block, weight) for part in job.layers for weight in fp8_matrices(part).trainable]
+    everything, experts = (
+        sum(weight.elements * block.repeats for block, weight in weights if weight.experts >= least) for least in (1, 2)
+    )
+    return _Parameters(learning=everything, learning_of_experts=experts, all=everything, all_of_experts=experts)
 
 
 def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) -> FloatArray:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP8_BYTES
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, FEED_FORWARD
@@ -39,7 +40,7 @@ from plimsoll.planners.timing.collectives import (
     send_seconds,
 )
 from plimsoll.planners.timing.efficiency import Efficiency
-from plimsoll.planners.timing.rank_parameters import stage_parameters, whole_parameters
+from plimsoll.planners.timing.rank_parameters import fp8_parameters, stage_parameters, whole_parameters
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
@@ -291,6 +292,10 @@ def _by_layer(
 
 @once
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
-    result: FloatArray = whole_parameters(layouts, job) * float(job.precision.compute_bytes)
+    """Return the weights of a rank's share in the precision they are gathered in, frozen ones included.
+
+    Those that lie in fp8 alone are gathered in it.
+    """
+    width = float(job.precision.compute_bytes)
+    result: FloatArray = whole_parameters(layouts, job) * width - fp8_parameters(layouts, job) * (width - FP8_BYTES)
     return result

@@ -214,6 +214,13 @@ class TrainingPart(Wire):
     global_batch_size: Sequences = GLOBAL_BATCH_SIZE
     tokens: Tokens | None = None
     gradient_dtype: StateDtype | None = None
+    fp8_primary_weights: Annotated[
+        bool | None,
+        Field(
+            description="Whether the matrices that `fp8-mixed` multiplies are held in fp8 alone, without a 16-bit "
+            "copy (`--fp8-param-gather`). Absent: as the framework does."
+        ),
+    ] = None
     optimizer_state_dtype: StateDtype | None = None
     micro_batch_size: MicroBatch | None = None
     recompute: RecomputeRef | None = None

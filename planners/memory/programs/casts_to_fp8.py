@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP8_BYTES
 from plimsoll.planners.layouts.candidates import NONE, FloatArray
 from plimsoll.planners.memory.activity import LayerBackward
 from plimsoll.planners.memory.holdings import LayerHoldings
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.steps.on_rank import NO_BYTES, Moment
 
-FP8_BYTES = 1
 # Of a gated feed-forward the activation's output and the second half, which its product's gradient lets go of.
 FREED_HALVES = 2
 # A norm in separate operations saves its input in fp32 and its normalised output, each in units of 16 bits.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.formats.precision import FP8_BYTES
 from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidates, FloatArray, any_of
 from plimsoll.planners.memory.activations import norm_backward_bytes
 from plimsoll.planners.memory.holdings import are_gradients_sent, has_gathering
@@ -12,7 +13,6 @@ from plimsoll.planners.memory.p2p_buffers import keeps_first_input, received_gra
 from plimsoll.planners.memory.preference_loss import compares
 from plimsoll.planners.memory.programs.at_rest import at_rest, others_at_ends, waiting_micro_batch
 from plimsoll.planners.memory.programs.beside_policy import beside_policy
-from plimsoll.planners.memory.programs.casts_to_fp8 import FP8_BYTES
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.logits import (
     differentiated_logits,

@@ -42,8 +42,8 @@ DECISIVE = frozenset({
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
-    "--cpu-offloading", "--main-params-dtype", "--grad-reduce-in-bf16",
-    "--fp8-param-gather", "--distribute-saved-activations",
+    "--cpu-offloading", "--main-params-dtype",
+    "--distribute-saved-activations",
     "--checkpoint-activations", "--cross-entropy-loss-fusion",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
@@ -119,6 +119,7 @@ def _megatron_launch(job: Job) -> Read:
                 "global_batch_size": batch,
                 "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
+                **({"fp8_primary_weights": True} if values.get("fp8_primary_weights") else {}),
                 **states.training,
                 **told_activations(values),
             },

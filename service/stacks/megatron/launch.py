@@ -64,6 +64,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             f"{layout.recompute_layers} recomputed layers do not divide over {layout.virtual_pipeline} virtual stages.",
         ),
         (
+            layout.offload != "none" and bool(question.fp8_primary_weights) and _scales_as_it_goes(launch),
+            "--optimizer-cpu-offload and --fp8-param-gather need delayed scaling, and the recomputed modules another.",
+        ),
+        (
             _recomputes_otherwise(launch),
             "--recompute-num-layers counts for every virtual stage, and some have too few layers for the plan.",
         ),
@@ -123,6 +127,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **PRECISIONS[question.precision],
         **_optimizer_options(launch),
         **_precision_options(launch),
+        **named(FLAGS, fp8_primary_weights=question.fp8_primary_weights or None),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
         **_offload_options(layout),

@@ -13,7 +13,7 @@ from typing import Any
 from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.workloads.commands.flags import option
 
-FP32 = "fp32"
+FP32, BF16 = "fp32", "bf16"
 ADAM = "adam"
 Values = Mapping[str, Any]
 
@@ -33,14 +33,19 @@ def told_states(values: Values) -> States:
     Of a part of the states on the host, or of whole ones, only that there they are.
     """
     fraction = float(values.get("offloaded", 1.0)) if values.get("offload") else 0.0
-    gradients = str(values.get("gradient_dtype", FP32))
+    gradients, is_divided = str(values.get("gradient_dtype", FP32)), bool(values.get("distributed_optimizer"))
+    is_narrow = bool(values.get("bf16_gradients")) and bool(values.get("bf16"))
+    if is_narrow and is_divided:
+        gradients = BF16
     training = {"gradient_dtype": gradients} if gradients != FP32 else {}
-    if fraction >= 1.0 and values.get("distributed_optimizer"):
+    if fraction >= 1.0 and is_divided:
         return States(training=training, layout={"offload": "optimizer"})
     first, second = (str(values.get(name, FP32)) for name in ("moment_dtype", "second_moment_dtype"))
     saving = [name for name in ("precision_aware",) if values.get(name)]
     if fraction > 0.0:
         saving.append("offload")
+    if is_narrow and not is_divided:
+        saving.append("bf16_gradients")
     if first != second:
         saving += [name for name in ("moment_dtype", "second_moment_dtype") if name in values]
     elif first != FP32:
@@ -70,6 +75,10 @@ def broken_rules_of_states(values: Values) -> Iterator[str]:
     """Yield what its options on states break, as Megatron-LM asserts it."""
     if int(values.get("optimizer_copies", 1)) > 1 and not values.get("distributed_optimizer"):
         yield f"{option(FLAGS, 'optimizer_copies')} needs {option(FLAGS, 'distributed_optimizer')}"
+    if values.get("fp8_primary_weights") and not values.get("distributed_optimizer"):
+        yield f"{option(FLAGS, 'fp8_primary_weights')} needs {option(FLAGS, 'distributed_optimizer')}"
+    if values.get("fp8_primary_weights") and not values.get("fp8"):
+        yield f"{option(FLAGS, 'fp8_primary_weights')} needs {option(FLAGS, 'fp8')}"
     aware = option(FLAGS, "precision_aware")
     if values.get("precision_aware"):
         if str(values.get("optimizer", ADAM)) != ADAM:

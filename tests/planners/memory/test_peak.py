@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll.planners.architecture import Part
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.jobs.job import fp8_matrices
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import (
     FITS,
@@ -51,6 +53,25 @@ def test_megatron_in_fp8_keeps_two_copies_of_the_layers_matrices(tensor_parallel
         for precision in ("bf16-mixed", "fp8-mixed")
     )
     assert in_fp8 - plain == 2 * 4 * 36_864 / tensor_parallel
+
+
+def test_primary_weights_in_fp8_have_no_16_bit_copy():
+    # The same four layers of 36,864 elements; embedding, head and norms stay in 16 bits.
+    layout = {"data_parallel": 4, "zero_stage": 1}
+    beside, alone = (
+        memory("megatron", precision="fp8-mixed", fp8_primary_weights=primary, layout=layout, model=small_llama())
+        for primary in (False, True)
+    )
+    assert beside.items.parameters - alone.items.parameters == 2 * 4 * 36_864
+    assert beside.items.optimizer == alone.items.optimizer
+
+
+def test_a_router_s_weights_stay_in_16_bits():
+    # DeepSeek-V3's first mixture has 256 routers' rows of 7,168 features, which are no product in fp8.
+    block = next(part for part in job("megatron", model=spec(DEEPSEEK), precision="fp8-mixed").layers[::-1])
+    in_fp8 = fp8_matrices(block).trainable
+    assert not any(weight.part is Part.ROUTER for weight in in_fp8)
+    assert any(weight.part is Part.EXPERT for weight in in_fp8)
 
 
 def test_every_second_layer_recomputed_keeps_the_others_while_the_top_one_is_worked_on():

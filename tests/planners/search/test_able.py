@@ -117,6 +117,19 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
     assert any(advice.reason.startswith("It fits without host memory too.") for advice in answer.advice)
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"framework": "megatron"}, "fp8_primary_weights true needs precision fp8-mixed, not bf16-mixed."),
+        ({"framework": "fsdp2", "precision": "fp8-mixed"}, "fsdp2 holds weights in 16 bits beside fp8"),
+    ],
+)
+def test_weights_in_fp8_alone_are_asked_for_in_fp8_of_stacks_that_have_them(asked: dict[str, Any], words: str):
+    error = refusal(**asked, fp8_primary_weights=True)
+    assert words in error.detail
+    assert error.pointer == "/training/fp8_primary_weights"
+
+
 def test_names_are_listed_as_sentences_list_them():
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 

@@ -501,6 +501,13 @@ CASES = (
         numbers=("megatron", "zero_stage 1", "not 0"),
     ),
     Counterexample(
+        rule="fp8_primary_weights_need_sharding",
+        framework="megatron",
+        asked={"precision": "fp8-mixed", "fp8_primary_weights": True},
+        layout={"data_parallel": 2, "zero_stage": 0},
+        numbers=("megatron", "zero_stage 1", "not 0"),
+    ),
+    Counterexample(
         rule="activations_go_by_parts",
         framework="megatron",
         asked={"model": ATTENTION_FREE},

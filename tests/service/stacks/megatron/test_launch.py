@@ -38,6 +38,8 @@ RENAMED = {
     "norm_epsilon": "layernorm_epsilon",
     "disable_bias_linear": "add_bias_linear",
     "num_experts": "num_moe_experts",
+    "fp8_param_gather": "fp8_param",
+    "fp8_format": "fp8",
 }
 
 
@@ -235,6 +237,24 @@ def test_norms_recomputed_in_fp8_are_not_scaled_with_delay(
 ):
     given = launch("megatron", asked={"precision": precision}, recompute="selective", recompute_modules=modules)
     assert told(given).get("fp8_recipe") == recipe
+
+
+@pytest.mark.parametrize("asked", [None, False, True])
+def test_weights_lie_in_fp8_alone_where_that_is_asked_for(asked: bool | None):
+    given = launch("megatron", asked={"precision": "fp8-mixed", "fp8_primary_weights": asked}, zero_stage=1)
+    assert ("fp8_param_gather" in told(given)) is bool(asked)
+    # transformer_config.py: "fp8_param must be used together with fp8 mode."
+    assert bool(config(given).fp8_param) is bool(asked)
+
+
+def test_what_is_scaled_as_it_goes_keeps_no_weights_in_fp8_beside_states_on_the_host():
+    # arguments.py: "the optimizer cpu offload must be used in conjunction with `--fp8-recipe delayed`".
+    asked = {"precision": "fp8-mixed", "fp8_primary_weights": True}
+    host = {"offload": "optimizer", "zero_stage": 1}
+    scaled = {"recompute": "selective", "recompute_modules": ("layernorm",)}
+    assert "megatron" in training_artifacts(launch("megatron", asked=asked, **host)).files
+    refused = training_artifacts(launch("megatron", asked=asked, **host, **scaled))
+    assert "needs delayed scaling" in " ".join(refused.missing["megatron"])
 
 
 def test_the_distributed_optimizer_is_stage_1_and_gathers_behind_the_products():

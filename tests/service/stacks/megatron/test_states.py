@@ -51,11 +51,22 @@ def test_moments_of_two_dtypes_are_planned_in_fp32_and_named():
     assert {"--exp-avg-dtype", "--exp-avg-sq-dtype"} <= set(told.memory_saving)
 
 
+def test_gradients_reduced_in_bf16_are_kept_so():
+    # core/distributed/param_and_grad_buffer.py: the buffer has the dtype that grad_reduce_in_fp32 says.
+    told = told_states(values("--bf16 --grad-reduce-in-bf16 --use-distributed-optimizer"))
+    assert (told.training, told.memory_saving) == ({"gradient_dtype": "bf16"}, ())
+    # Of whole states other dtypes are not planned.
+    whole = told_states(values("--bf16 --grad-reduce-in-bf16"))
+    assert (whole.training, whole.memory_saving) == ({}, ("--grad-reduce-in-bf16",))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("--optimizer-cpu-offload", "--optimizer-cpu-offload needs --use-precision-aware-optimizer"),
         ("--main-grads-dtype bf16", "--main-grads-dtype bf16 needs --use-precision-aware-optimizer"),
+        ("--fp8-param-gather --fp8-format hybrid", "--fp8-param-gather needs --use-distributed-optimizer"),
+        ("--fp8-param-gather --use-distributed-optimizer", "--fp8-param-gather needs --fp8-format"),
         (f"{AWARE} --optimizer sgd", "--use-precision-aware-optimizer goes with --optimizer adam alone"),
     ],
 )
