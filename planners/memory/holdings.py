@@ -89,7 +89,7 @@ class Holdings(States):
     of one layer of each kind, and `layers_frozen` whole bytes of what does not learn in all of a stage's; what is
     `sent` waits on the host for the optimizer, and is on the device only as it is reduced. `table_elements` are the
     embedding's matrix where layers for multi-token prediction embed tokens. `update_gather_bytes` are copies of updated
-    parameters that were dealt out whole.
+    parameters that were dealt out whole, `widened_gradients` copies in fp32 of gradients that the update reads.
     """
 
     layers_frozen: FloatArray
@@ -107,6 +107,7 @@ class Holdings(States):
     table_elements: FloatArray
     largest_matrix_elements: FloatArray
     update_gather_bytes: FloatArray
+    widened_gradients: FloatArray
     dummy_gradients: FloatArray
     last_of_head: FloatArray
     layers: tuple[LayerHoldings, ...]
@@ -263,6 +264,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             ],
         ),
         update_gather_bytes=np.zeros(1) if own.dealt is None else own.dealt.gathered_elements * job.states.parameter,
+        widened_gradients=_widened_gradients(own, job),
         dummy_gradients=_dummy_gradient_bytes(job, rows, own.by_parameters),
         last_of_head=np.where(rows.has_head, own.by_parameters.spread(_last_weight, job.head), 0.0),
         layers=tuple(
@@ -284,6 +286,15 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             for kind, part in enumerate(job.layers)
         ),
     )
+
+
+def _widened_gradients(own: _Divided, job: Job) -> FloatArray:
+    """Return the fp32 copies of narrower gradients that an update of master weights makes of a rank's part."""
+    states = job.states
+    is_narrow = states.gradient < FP32_BYTES and states.master > 0 and states.moment == FP32_BYTES
+    if not (job.profile.update.widens_gradients and is_narrow):
+        return np.zeros(1)
+    return own.stored(job.profile.sharding.optimizer_from).total() * float(FP32_BYTES)
 
 
 def _is_widened(job: Job) -> bool:

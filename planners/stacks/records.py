@@ -64,16 +64,19 @@ class ShardingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRules:
-    """How a stack runs an optimizer that works on whole matrices (`planners/memory/dealt.py`).
+    """What the update makes, above all an optimizer that works on whole matrices (`planners/memory/dealt.py`).
 
     With `deals_parameters` a divided state is dealt out parameter by parameter, each whole on one rank, gradients are
     all-reduced, and updated parameters are gathered as one list. `joins_projections` marks a stack whose matrices that
     take the same input are one parameter; queries, keys and values are updated apart all the same. While a matrix is
     updated there are `matrix_bytes` of each of its elements beside the states (0: what the optimizer itself makes).
+    `widens_gradients` marks an update that copies a rank's part of narrower gradients to fp32 where master weights are,
+    unless states have dtypes of their own (Megatron-Core's precision-aware optimizer reads them as they are).
     """
 
     deals_parameters: bool
     joins_projections: bool
+    widens_gradients: bool
     matrix_bytes: int
 
 

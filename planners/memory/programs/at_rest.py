@@ -167,14 +167,14 @@ def update(step: Step, rest: AtRest) -> None:
 
 
 def _temporaries(asked: Question) -> FloatArray:
-    """Return what the update makes beside the states: copies of all parameters, or what one matrix takes."""
+    """Return what the update makes beside the states: copies of parameters or gradients, or what one matrix takes."""
     held, job = asked.held, asked.job
     kind = job.optimizer
     if kind.is_one_kernel:
         return NO_BYTES
     if not kind.matrix_temporary_bytes:
         copies = job.profile.optimizer_transient_copies * job.states.parameter
-        return copies * held.local_parameters
+        return copies * held.local_parameters + held.widened_gradients
     largest = held.largest_matrix_elements
     if kind.moments == kind.hidden_matrix_moments:  # it updates embedding and head as well
         embedding = (held.root_elements - held.head_elements) * asked.rows.has_embedding

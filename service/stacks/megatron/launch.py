@@ -64,7 +64,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             f"{layout.recompute_layers} recomputed layers do not divide over {layout.virtual_pipeline} virtual stages.",
         ),
         (
-            layout.offload != "none" and bool(question.fp8_primary_weights) and _scales_as_it_goes(launch),
+            layout.offload != "none" and bool(question.fp8_primary_weights) and scales_as_it_goes(launch),
             "--optimizer-cpu-offload and --fp8-param-gather need delayed scaling, and the recomputed modules another.",
         ),
         (
@@ -83,20 +83,26 @@ def _recomputes_otherwise(launch: TrainingLaunch) -> bool:
     return any(sum(min(layers // chunks, count) for count in held) < min(layers, sum(held)) for held in stages)
 
 
-def recompute_options(layout: Layout) -> dict[str, Value]:
-    """Return granularity, method and number of layers.
+def recompute_fields(layout: Layout) -> dict[str, Value]:
+    """Return granularity, method and number of layers, as fields of Megatron-Core's config.
 
     `uniform` by one layer keeps every layer's input; `block` recomputes the first
     layers of each stage, or of each virtual one where a stage has several.
     """
+    if layout.recompute == "none":
+        return {}
+    granularity: dict[str, Value] = {"recompute_granularity": layout.recompute}
     if layout.recompute == "selective":
-        return named(FLAGS, recompute="selective")
-    if layout.recompute == "full" and layout.recompute_layers is None:
-        return named(FLAGS, recompute="full", recompute_method="uniform", recompute_layers=1)
-    if layout.recompute == "full":
-        layers = (layout.recompute_layers or 0) // layout.virtual_pipeline
-        return named(FLAGS, recompute="full", recompute_method="block", recompute_layers=layers)
-    return {}
+        return granularity
+    if layout.recompute_layers is None:
+        return {**granularity, "recompute_method": "uniform", "recompute_num_layers": 1}
+    layers = layout.recompute_layers // layout.virtual_pipeline
+    return {**granularity, "recompute_method": "block", "recompute_num_layers": layers}
+
+
+def recompute_options(layout: Layout) -> dict[str, Value]:
+    """Return the same as arguments."""
+    return {name.replace("_", "-"): value for name, value in recompute_fields(layout).items()}
 
 
 def _offload_options(layout: Layout) -> dict[str, Value]:
@@ -108,7 +114,7 @@ def _offload_options(layout: Layout) -> dict[str, Value]:
     return {**named(FLAGS, activation_offload=True), "offload-modules": layout.offload_modules}
 
 
-def _scales_as_it_goes(launch: TrainingLaunch) -> bool:
+def scales_as_it_goes(launch: TrainingLaunch) -> bool:
     """Return whether products in fp8 need other scaling than the delayed one that is the default."""
     modules = launch.layout.recompute_modules
     return launch.question.precision == "fp8-mixed" and any(name in modules for name in NOT_WITH_DELAYED_SCALING)
@@ -131,7 +137,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
         **_offload_options(layout),
-        "fp8-recipe": CURRENT_SCALING if _scales_as_it_goes(launch) else None,
+        "fp8-recipe": CURRENT_SCALING if scales_as_it_goes(launch) else None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
         "tokenizer-type": "HuggingFaceTokenizer",

@@ -17,7 +17,7 @@ PARAMETERS = 2 * 64_000 + 64 + 4 * LAYER
 TENSORS = 3 + 4 * 9
 
 
-def _memory(framework, optimizer="adamw", *, gpus=1, vocab_size=1000, **row):
+def _memory(framework, optimizer="adamw", *, gpus=1, vocab_size=1000, gradient_dtype=None, **row):
     asked = question(
         model=small_llama(vocab_size=vocab_size),
         gpus=gpus,
@@ -25,6 +25,7 @@ def _memory(framework, optimizer="adamw", *, gpus=1, vocab_size=1000, **row):
         global_batch_size=gpus,
         optimizer=optimizer,
         precision="bf16-mixed",
+        gradient_dtype=gradient_dtype,
     )
     job = training_job(asked, load_profile(framework))
     rows = candidates_from_rows([{"data_parallel": gpus, "shard_group": gpus, **row}])
@@ -52,6 +53,18 @@ def test_composer_updates_one_parameter_after_another():
     # DecoupledAdamW: two fp32 moments of every parameter, and none of torch's temporaries of all of them.
     memory = _memory("composer", zero_stage=0)
     assert memory.items.optimizer == pytest.approx(8 * PARAMETERS, abs=4 * TENSORS)
+
+
+def test_gradients_in_16_bits_are_copied_to_fp32_for_the_update_of_a_rank_s_part():
+    # Four ranks: a quarter of 4 bytes of every parameter beside a quarter of 12 (Megatron-LM, distrib_optimizer.py).
+    narrow, wide = (
+        _memory("megatron-bridge", gpus=4, zero_stage=1, data_parallel=4, gradient_dtype=dtype)
+        for dtype in ("bf16", "fp32")
+    )
+    assert narrow.phase == "optimizer step"
+    padded = PARAMETERS + 2 * 24 * 64  # the vocabulary to 1,024
+    assert narrow.items.optimizer == pytest.approx(16 * padded / 4, rel=0.001)
+    assert wide.items.optimizer == pytest.approx(12 * padded / 4, rel=0.001)
 
 
 def test_the_trainer_keeps_the_embedding_s_states_in_fp32():

@@ -52,7 +52,7 @@ def test_a_stack_that_shards_nothing_has_no_shard_groups():
 def test_a_fixed_choice_of_layout_is_combined_like_any_other():
     # Adapters beside pipeline stages: pipelines are Megatron's, torchtitan's and nanotron's, which train whole models.
     error = refusal(method="qlora", layout={"pipeline_parallel": 2})
-    assert "pipeline_parallel 2 (fsdp2, megatron, nanotron and megatron-deepspeed)" in error.detail
+    assert "pipeline_parallel 2 (fsdp2, megatron, nanotron, megatron-bridge and megatron-deepspeed)" in error.detail
     assert "method qlora (accelerate, litgpt and torchtune)" in error.detail
     assert "reference" in error.detail
     assert error.pointer == "/layout/pipeline_parallel"
@@ -61,9 +61,12 @@ def test_a_fixed_choice_of_layout_is_combined_like_any_other():
 @pytest.mark.parametrize(
     ("recompute", "words"),
     [
-        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron)"),
+        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-bridge)"),
         (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2 and torchtune)"),
-        (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
+        (
+            Recompute(mode="selective", modules=("mlp", "layernorm")),
+            "recompute of mlp, layernorm (megatron and megatron-bridge)",
+        ),
     ],
 )
 def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str):

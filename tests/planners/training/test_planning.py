@@ -316,7 +316,9 @@ class TestMultiTokenPrediction:
 
     @pytest.mark.parametrize("framework", ["nanotron", "megatron-deepspeed"])
     def test_other_stacks_refuse_it(self, framework):
-        with pytest.raises(InvalidQuestion, match=f"planned with megatron, not with {framework}") as caught:
+        with pytest.raises(
+            InvalidQuestion, match=f"planned with megatron or megatron-bridge, not with {framework}"
+        ) as caught:
             self.plan(framework)
         assert caught.value.pointer == "/training/multi_token_prediction"
 
