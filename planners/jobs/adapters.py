@@ -37,18 +37,18 @@ NAMED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def adapter_weights(weights: Iterable[Weight], lora: Lora) -> tuple[Weight, ...]:
+def adapter_weights(weights: Iterable[Weight], lora: Lora, *, shares_experts: bool = False) -> tuple[Weight, ...]:
     """Return A (rank x inputs) and B (outputs x rank) of every targeted matrix, and the copies of modules to save.
 
     Tensor parallelism splits the factor that faces the split features and
-    leaves the other whole.
+    leaves the other whole. With `shares_experts` all experts of a layer have one adapter.
     """
     learning: list[Weight] = []
     for weight in weights:
         if is_saved(weight, lora):
             learning.append(replace(weight, name=f"{weight.name}.modules_to_save"))
         elif is_targeted(weight, lora):
-            learning += _factors(weight, lora.rank)
+            learning += _factors(replace(weight, experts=1) if shares_experts else weight, lora.rank)
     return tuple(learning)
 
 

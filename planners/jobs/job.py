@@ -216,10 +216,10 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         kernels=question.kernels,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile, module_sets) for companion in question.companions),
-        embedding=_apart(model.embedding, question),
-        layers=tuple(_apart(block, question) for block in model.layers),
-        head=_apart(model.head, question, shared_head(model)),
-        multi_token=None if model.multi_token is None else _apart(model.multi_token, question),
+        embedding=_apart(model.embedding, question, profile),
+        layers=tuple(_apart(block, question, profile) for block in model.layers),
+        head=_apart(model.head, question, profile, shared_head(model)),
+        multi_token=None if model.multi_token is None else _apart(model.multi_token, question, profile),
     )
 
 
@@ -297,12 +297,15 @@ def _with_own_head(same: ByIdentity[ModelSpec]) -> ModelSpec:
     return replace(model, head=replace(model.head, weights=(*model.head.weights, own)), tied_head=False)
 
 
-def _apart(block: Block, question: TrainingQuestion, shared: tuple[Weight, ...] = ()) -> BlockWeights:
-    return _block_weights(ByIdentity(block), question.method == "full", question.lora, shared)
+def _apart(block: Block, question: TrainingQuestion, profile: Profile, shared: tuple[Weight, ...] = ()) -> BlockWeights:
+    all_learn, shares_experts = question.method == "full", profile.can.shares_expert_adapters
+    return _block_weights(ByIdentity(block), all_learn, question.lora, shared, shares_experts=shares_experts)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
-def _block_weights(same: ByIdentity[Block], all_learn: bool, lora: Lora, shared: tuple[Weight, ...]) -> BlockWeights:
+def _block_weights(
+    same: ByIdentity[Block], all_learn: bool, lora: Lora, shared: tuple[Weight, ...], *, shares_experts: bool
+) -> BlockWeights:
     """Return a block's weights apart; `shared` is a matrix that it multiplies by and another block holds."""
     block = same.value
     if all_learn:
@@ -310,7 +313,7 @@ def _block_weights(same: ByIdentity[Block], all_learn: bool, lora: Lora, shared:
     multiplied = (*block.weights, *shared)
     return BlockWeights(
         block=block,
-        trainable=adapter_weights(multiplied, lora),
+        trainable=adapter_weights(multiplied, lora, shares_experts=shares_experts),
         frozen=block.weights,
         learning=learning_operations(block, multiplied, lora),
     )

@@ -117,7 +117,7 @@ def saved_bytes(
         saved.pop(name, None)
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     sizes = ((name, widths[name] * size) for name, size in saved.items())
-    tensors = by_division(block, sizes, gathered=_gathered_inputs(block, kernels))
+    tensors = by_division(block, sizes, gathered=_gathered_inputs(block, kernels, learning))
     sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
     sequence, tensor_total = tensors.sequence_bytes + sequence_statistics, tensors.tensor_bytes + tensor_statistics
     routing = 0 if ROUTER_SCORES in without else routing_bytes(block, kernels, element_bytes)
@@ -466,9 +466,13 @@ def _saved_names(operation: Operation) -> tuple[str, ...]:
             return ()
 
 
-def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
-    """Return the inputs of column-parallel matrices that a stack saves as gathered, not as its own part."""
-    if not kernels.keeps_gathered_inputs:
+def _gathered_inputs(block: Block, kernels: Kernels, learning: frozenset[str] | None) -> frozenset[str]:
+    """Return the inputs of column-parallel matrices that a stack saves as gathered, not as its own part.
+
+    Adapters may gather what the matrices beside them do not keep.
+    """
+    gathers = kernels.keeps_gathered_inputs if learning is None else kernels.adapters_keep_gathered_inputs
+    if not (gathers or kernels.keeps_gathered_inputs):
         return frozenset()
     return frozenset(
         name

@@ -99,7 +99,8 @@ class Kernels:
     `gated_keeps_gate_output` a SwiGLU in two operations. Attention bytes are for
     each head and pair of positions (`eager`) or each head and token (`flash`).
     `keeps_gathered_inputs` marks stacks that, under sequence parallelism, keep the
-    gathered input of a column-parallel matrix instead of gathering it again.
+    gathered input of a column-parallel matrix instead of gathering it again, `adapters_keep_gathered_inputs` those
+    whose adapters beside such matrices do.
     `packed_query_keeps_all` marks a query that is a view of one buffer with keys
     and values, so that keeping it keeps copies of them too. Under sequence
     parallelism `gathered_workspace_bytes` live for each token and hidden feature,
@@ -140,6 +141,7 @@ class Kernels:
     norm_statistic_bytes: int
     gated_keeps_gate_output: bool
     keeps_gathered_inputs: bool
+    adapters_keep_gathered_inputs: bool
     eager_score_bytes: int
     eager_score_dropout_bytes: int
     flash_statistic_bytes: int
@@ -312,7 +314,9 @@ class Capabilities:
     divides, `state_dtypes_from` is the one from which gradients and states (those of `chosen_dtypes`) can have
     other dtypes than the stack's own, `replicates` says whether several ranks can hold all states each,
     with `activation_offload_recomputes` activations go to the host only beside recompute of all layers, and
-    with `adapters_over_tensor` adapters can be divided over tensor-parallel ranks. `attention` is the kinds of
+    with `adapters_over_tensor` adapters can be divided over tensor-parallel ranks, and with
+    `shares_expert_adapters` all experts of a layer have one adapter, which every rank holds. `attention` is the
+    kinds of
     attention it runs, `attention_without_bf16` those on cards below compute capability 8.0, where no bf16 is and
     torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
     precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
@@ -324,6 +328,7 @@ class Capabilities:
     zero_stages: tuple[int, ...]
     tensor_parallel: bool
     adapters_over_tensor: bool
+    shares_expert_adapters: bool
     pipeline_parallel: bool
     virtual_pipeline: bool
     pipeline_schedules: tuple[PipelineSchedule, ...]

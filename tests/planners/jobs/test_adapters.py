@@ -112,3 +112,14 @@ def test_a_matrix_named_as_other_programs_do_is_answered_with_its_name_here(name
     for targets in ((name,), ("q_proj", name)):
         with pytest.raises(InvalidQuestion, match=f"Here {name} is {here}\\."):
             check_targets(llama(), Lora(target_modules=targets))
+
+
+def test_experts_may_share_one_adapter():
+    # Experts of 64 x 128: three matrices, of each a factor of 8 by either side.
+    experts = [weight for weight in small_mixtral().layers[0].weights if weight.experts > 1]
+    count, lora = experts[0].experts, Lora(rank=8, target_modules=("all-linear",))
+    own, shared = (
+        sum(each.elements for each in adapter_weights(experts, lora, shares_experts=shares)) for shares in (False, True)
+    )
+    assert shared == 3 * 8 * (64 + 128)
+    assert own == count * shared

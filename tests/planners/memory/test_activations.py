@@ -338,3 +338,14 @@ def test_a_single_head_that_all_share_is_repeated_as_a_view():
     layer = llama(num_key_value_heads=1).layers[0]
     kept = saved_bytes(layer, load_profile("torchtune").kernels, attention="flash", element_bytes=2)
     assert kept.tensor_bytes == 2 * 2 * H + 2 * 2 * 128 + 32 * 4 + 4 * 2 * F
+
+
+def test_adapters_beside_column_parallel_matrices_may_keep_what_they_gathered():
+    # Megatron-Bridge: adapters of queries, keys and values, gate and up read both norms' outputs: 2 x 2h of each token.
+    layer = llama().layers[0]
+    kernels = load_profile("megatron-bridge").kernels
+    matrices = frozenset(operation.name for operation in layer.operations if operation.kind is OperationKind.MATMUL)
+    beside = saved_bytes(layer, kernels, attention="flash", element_bytes=2, learning=matrices)
+    whole = saved_bytes(layer, kernels, attention="flash", element_bytes=2)
+    assert (beside.gathered_bytes, whole.gathered_bytes) == (2 * 2 * 4096, 0)
+    assert beside.sequence_bytes == whole.sequence_bytes - 2 * 2 * 4096

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.plans import HiddenTraffic
+from plimsoll.planners.questions import Lora
 from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch, why_missing, written
 
@@ -34,11 +35,14 @@ OVERLAP_FIELDS = (
 )  # fmt: skip
 # training/config.py; GPTDatasetConfig has DataloaderConfig's and megatron-core's.
 TRAINING_FIELDS = ("micro_batch_size", "global_batch_size", "train_iters")
-CHECKPOINT_FIELDS = ("save", "load", "ckpt_format")
+CHECKPOINT_FIELDS = ("save", "load", "ckpt_format", "pretrained_checkpoint")
+FINETUNING_FIELDS = ("dataset_root", "seq_length")
+# peft/canonical_lora.py
+LORA_FIELDS = ("target_modules", "dim", "alpha", "dropout")
 TOKENIZER_FIELDS = ("tokenizer_type", "tokenizer_model")
 CONTAINER_FIELDS = (
     "model", "train", "optimizer", "scheduler", "ddp", "dataset", "logger", "tokenizer", "checkpoint", "comm_overlap",
-    "mixed_precision",
+    "mixed_precision", "peft",
 )  # fmt: skip
 # models/gpt_provider.py: what a provider has beside TransformerConfig's.
 PROVIDER_FIELDS = ("seq_length",)
@@ -98,10 +102,14 @@ def bridge(monkeypatch: pytest.MonkeyPatch) -> Any:
             "ConfigContainer": of(*CONTAINER_FIELDS),
             "DistributedDataParallelConfig": DistributedDataParallelConfig,
             "GPTDatasetConfig": of("seq_length", "dataloader_type", *field_names(GPTDatasetConfig)),
+            "FinetuningDatasetConfig": of(*FINETUNING_FIELDS),
             "LoggerConfig": of(),
             "TokenizerConfig": of(*TOKENIZER_FIELDS),
             "TrainingConfig": of(*TRAINING_FIELDS),
         },
+        "peft": {},
+        "peft.canonical_lora": {"CanonicalLoRA": of(*LORA_FIELDS)},
+        "training.finetune": {"finetune": None},
         "training.gpt_step": {"forward_step": None},
         "training.mixed_precision": {"get_mixed_precision_config": recipe},
         "training.pretrain": {"pretrain": None},
@@ -209,11 +217,27 @@ def test_recompute_and_context_are_the_plan_s(bridge: Any, monkeypatch: pytest.M
     assert (model.cp_comm_type, model.hierarchical_context_parallel_sizes) == ("a2a+p2p", [4, 2])
 
 
+def test_adapters_are_the_checkpoint_s_matrices_one_by_one(bridge: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PRETRAINED", "folder")
+    monkeypatch.setenv("DATASET_ROOT", "data")
+    lora = Lora(rank=8, target_modules=("q_proj", "v_proj", "down_proj"))
+    given = launch(
+        NAME, asked={"method": "lora", "lora": lora, "precision": "fp8-mixed"}, data_parallel=8, zero_stage=1
+    )
+    found = ran(given, monkeypatch)
+    assert found.peft.target_modules == ["linear_q", "linear_v", "linear_fc2"]
+    assert (found.peft.dim, found.checkpoint.pretrained_checkpoint, found.dataset.dataset_root) == (8, "folder", "data")
+    # What does not learn lies in 16 bits.
+    assert not found.mixed_precision.fp8_param_gather
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"config": {**LLAMA_31_8B, "model_type": "falcon"}}, "no bridge from falcon"),
         ({"asked": {"precision": "fp32"}}, "no fp32 recipe"),
+        ({"asked": {"method": "lora", "lora": Lora(target_modules=("lm_head",))}}, "not told of lm_head"),
+        ({"asked": {"method": "lora", "lora": Lora(modules_to_save=("lm_head",))}}, "no copies of whole modules"),
         (
             {
                 "asked": {"precision": "fp8-mixed"},

@@ -1,0 +1,237 @@
+"""The fields of Megatron-Bridge's config container that a plan decides, and how they are written.
+
+Names: NVIDIA-NeMo/Megatron-Bridge 0.3 and later, `training/config.py`, `training/mixed_precision.py`,
+`training/comm_overlap.py`, `recipes/utils/optimizer_utils.py`; the model's are fields of Megatron-Core's
+`TransformerConfig`. Its defaults are those of its performance recipes (`perf_recipes/_common.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll.planners.formats.precision import FP8_MIXED
+from plimsoll.planners.jobs.pipeline_layouts import ACCOUNTED, ENDS, EVEN, LISTED, read_pipeline_layout
+from plimsoll.planners.plans import Layout
+from plimsoll.service.launch.training import Placeholder, TrainingLaunch
+from plimsoll.service.stacks.megatron.context import context_options
+from plimsoll.service.stacks.megatron.launch import recompute_fields
+from plimsoll.service.stacks.megatron_bridge.adapters import targets
+
+RECIPES: Mapping[str, str] = {"bf16-mixed": "bf16_mixed", "fp16-mixed": "fp16_mixed"}
+# Products are scaled by their present values, as in the published fp8 runs; states on the host need the older scaling
+# where weights lie in fp8 alone (Megatron-LM, training/arguments.py).
+PRESENT_SCALES, DELAYED_SCALES = "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_delayed_scaling_mixed"
+TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
+
+
+class Code(str):
+    """A value that is written as it stands."""
+
+    __slots__ = ()
+
+
+def assigned(name: str, fields: Mapping[str, Any]) -> list[str]:
+    """Return a line for each field that says something: an object of that name is given it."""
+    return [f"{name}.{field} = {_code(value)}" for field, value in fields.items() if value is not None]
+
+
+def call(name: str, fields: Mapping[str, Any]) -> str:
+    """Return a class made of the fields that say something."""
+    return f"{name}({', '.join(f'{field}={_code(value)}' for field, value in fields.items() if value is not None)})"
+
+
+def _code(value: Any) -> str:
+    if isinstance(value, Placeholder):
+        return f'int(os.environ["{value.removeprefix("$")}"])'
+    return str(value) if isinstance(value, Code) else repr(list(value) if isinstance(value, tuple) else value)
+
+
+def _dtype(name: str | None) -> Code | None:
+    return None if name is None else Code(f"torch.{TORCH_DTYPES[name]}")
+
+
+def model_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return the fields of Megatron-Core's config that the plan decides."""
+    question, layout = launch.question, launch.layout
+    has_experts_apart = layout.expert_parallel > 1
+    return {
+        "seq_length": question.sequence_length,
+        "tensor_model_parallel_size": layout.tensor_parallel,
+        "sequence_parallel": layout.sequence_parallel,
+        "pipeline_model_parallel_size": layout.pipeline_parallel,
+        "pipeline_dtype": Code("torch.float16" if question.precision == "fp16-mixed" else "torch.bfloat16"),
+        **_pipeline_fields(layout),
+        "context_parallel_size": layout.context_parallel,
+        **_context_fields(layout),
+        "expert_model_parallel_size": layout.expert_parallel if has_experts_apart else None,
+        "expert_tensor_parallel_size": launch.expert_tensor_parallel if has_experts_apart else None,
+        "mtp_num_layers": question.multi_token_prediction or None,
+        "attention_backend": Code("AttnBackend.flash" if question.attention == "flash" else "AttnBackend.unfused"),
+        "cross_entropy_loss_fusion": True,
+        "cross_entropy_fusion_impl": "te",
+        **recompute_fields(layout),
+        "recompute_modules": layout.recompute_modules or None,
+        **_offload_fields(layout),
+    }
+
+
+def _pipeline_fields(layout: Layout) -> dict[str, Any]:
+    way = read_pipeline_layout(layout.pipeline_layout or EVEN)
+    if way.form == LISTED:
+        return {"pipeline_model_parallel_layout": layout.pipeline_layout}
+    chunks = {"virtual_pipeline_model_parallel_size": layout.virtual_pipeline if layout.virtual_pipeline > 1 else None}
+    if way.form == ENDS:
+        ends = {"num_layers_in_first_pipeline_stage": way.first, "num_layers_in_last_pipeline_stage": way.last}
+        return {**chunks, **ends}
+    of_embedding, of_loss = ACCOUNTED.get(way.form, (0, 0))
+    return {
+        **chunks,
+        "account_for_embedding_in_pipeline_split": True if of_embedding else None,
+        "account_for_loss_in_pipeline_split": True if of_loss else None,
+    }
+
+
+def _context_fields(layout: Layout) -> dict[str, Any]:
+    told = context_options(layout)
+    sizes = told.get("context_sizes")
+    return {
+        "cp_comm_type": told.get("context_exchange"),
+        "hierarchical_context_parallel_sizes": None if sizes is None else tuple(map(int, sizes)),
+    }
+
+
+def _offload_fields(layout: Layout) -> dict[str, Any]:
+    """Return what sends activations to the host: parts of all layers, or the first layers whole."""
+    if not layout.activation_offload:
+        return {}
+    if layout.offload_layers is not None:
+        return {"cpu_offloading": True, "cpu_offloading_num_layers": layout.offload_layers}
+    return {"fine_grained_activation_offloading": True, "offload_modules": layout.offload_modules}
+
+
+def holds_fp8_alone(launch: TrainingLaunch) -> bool:
+    """Return whether weights that are multiplied in fp8 lie in fp8 alone."""
+    question = launch.question
+    is_asked = question.fp8_primary_weights is None or question.fp8_primary_weights
+    return question.precision == FP8_MIXED and question.method == "full" and is_asked
+
+
+def recipe(launch: TrainingLaunch) -> str:
+    """Return the name of the precision's recipe."""
+    if launch.question.precision != FP8_MIXED:
+        return RECIPES[launch.question.precision]
+    is_delayed = launch.layout.offload != "none" and holds_fp8_alone(launch)
+    return DELAYED_SCALES if is_delayed else PRESENT_SCALES
+
+
+def precision_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return what the plan has otherwise than the recipe."""
+    is_fp8 = launch.question.precision == FP8_MIXED
+    return {
+        "grad_reduce_in_fp32": launch.question.gradient_dtype == "fp32",
+        "first_last_layers_bf16": False if is_fp8 else None,
+        "fp8_param_gather": holds_fp8_alone(launch) if is_fp8 else None,
+    }
+
+
+def optimizer_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return where the states are and in which dtypes.
+
+    Other dtypes, and the host, need the precision-aware optimizer.
+    """
+    question, is_on_host = launch.question, launch.layout.offload != "none"
+    states = question.optimizer_state_dtype
+    is_aware = is_precision_aware(launch)
+    return {
+        "use_distributed_optimizer": launch.layout.zero_stage > 0,
+        "use_precision_aware_optimizer": True if is_aware else None,
+        "main_grads_dtype": _dtype(question.gradient_dtype or "bf16") if is_aware else None,
+        "exp_avg_dtype": _dtype(states) if is_aware else None,
+        "exp_avg_sq_dtype": _dtype(states) if is_aware else None,
+        "optimizer_cpu_offload": True if is_on_host else None,
+        "optimizer_offload_fraction": 1.0 if is_on_host else None,
+    }
+
+
+def is_precision_aware(launch: TrainingLaunch) -> bool:
+    """Return whether states lie on the host or in narrow dtypes."""
+    return launch.layout.offload != "none" or launch.question.optimizer_state_dtype not in (None, "fp32")
+
+
+def train_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return steps and batches."""
+    return {
+        "train_iters": launch.steps,
+        "micro_batch_size": launch.layout.micro_batch_size,
+        "global_batch_size": launch.question.global_batch_size,
+    }
+
+
+def replica_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return how replicas share states and reduce gradients."""
+    layout = launch.layout
+    is_divided = layout.zero_stage > 0
+    copies = layout.data_parallel // layout.shard_group if is_divided and launch.is_hybrid else None
+    return {
+        "use_distributed_optimizer": is_divided,
+        "num_distributed_optimizer_instances": copies,
+        "grad_reduce_in_fp32": launch.question.gradient_dtype == "fp32",
+        "overlap_grad_reduce": _hides_gradients(launch),
+        "overlap_param_gather": _hides_parameters(launch),
+        "average_in_collective": True,
+    }
+
+
+def _hides_gradients(launch: TrainingLaunch) -> bool:
+    hidden, layout = launch.layout.overlap, launch.layout
+    return hidden.gradients if hidden else layout.data_parallel * layout.context_parallel > 1
+
+
+def _hides_parameters(launch: TrainingLaunch) -> bool:
+    hidden, is_divided = launch.layout.overlap, launch.layout.zero_stage > 0
+    return hidden.parameters and is_divided if hidden else is_divided and _hides_gradients(launch)
+
+
+def overlap_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return which traffic hides behind computation."""
+    hidden = launch.layout.overlap
+    return {
+        "tp_comm_overlap": bool(hidden and hidden.tensor_parallel),
+        "overlap_grad_reduce": _hides_gradients(launch),
+        "overlap_param_gather": _hides_parameters(launch),
+        "overlap_moe_expert_parallel_comm": True if hidden and hidden.expert_parallel else None,
+    }
+
+
+def checkpoint_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return where checkpoints lie."""
+    is_whole = launch.question.method == "full"
+    return {
+        "save": "checkpoints",
+        "load": "checkpoints",
+        "pretrained_checkpoint": None if is_whole else Code('os.environ["PRETRAINED"]'),
+        "ckpt_format": "torch_dist",
+    }
+
+
+def adapter_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return the adapters, without a dropout of their own; alpha, which no plan decides, is twice the rank."""
+    rank = launch.question.lora.rank
+    return {"target_modules": targets(launch), "dim": rank, "alpha": 2 * rank, "dropout": 0.0}
+
+
+def data_fields(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return the data set, which the reader names."""
+    if launch.question.method != "full":
+        return {"dataset_root": Code('os.environ["DATASET_ROOT"]'), "seq_length": launch.question.sequence_length}
+    return {
+        "seq_length": launch.question.sequence_length,
+        "random_seed": 1234,
+        "reset_position_ids": False,
+        "reset_attention_mask": False,
+        "eod_mask_loss": False,
+        "blend": Code('([os.environ["DATA_PREFIX"]], None) if "DATA_PREFIX" in os.environ else None'),
+        "split": "9999,8,2",
+        "dataloader_type": "single",
+    }
