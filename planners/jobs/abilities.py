@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.planners.formats.precision import FP8_MIXED, PRECISIONS
+from plimsoll.planners.formats.precision import PRECISIONS
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu, has_bf16
@@ -136,18 +136,9 @@ def _no_further_tokens(_: TrainingQuestion, profile: Profile) -> str:
     return f"Layers for multi-token prediction are planned with {listed(able, 'or')}, not with {profile.name}."
 
 
-def _no_primary_weights(question: TrainingQuestion, profile: Profile) -> str:
-    if question.precision != FP8_MIXED:
-        return f"fp8_primary_weights true needs precision {FP8_MIXED}, not {question.precision}."
-    if question.method != "full":
-        return f"fp8_primary_weights are planned with method full, not {question.method}."
+def _no_primary_weights(_: TrainingQuestion, profile: Profile) -> str:
     able = [each.name for each in map(load_profile, stack_names()) if True in each.can.fp8_primary_weights]
     return f"{profile.name} holds weights in 16 bits beside fp8; {listed(able, 'and')} can hold them in fp8 alone."
-
-
-def _may_have_primary_weights(profile: Profile, asked: TrainingQuestion) -> bool:
-    in_fp8 = asked.precision == FP8_MIXED and asked.method == "full"
-    return in_fp8 and asked.fp8_primary_weights in profile.can.fp8_primary_weights
 
 
 def attention_kinds(profile: Profile, gpu: Gpu) -> tuple[str, ...]:
@@ -205,8 +196,8 @@ ABILITIES: tuple[Ability, ...] = (
     ),
     Ability(
         pointer="/training/fp8_primary_weights",
-        asked=lambda question: question if question.fp8_primary_weights else None,
-        can=_may_have_primary_weights,
+        asked=lambda question: question.fp8_primary_weights or None,
+        can=lambda profile, _: True in profile.can.fp8_primary_weights,
         words=_no_primary_weights,
         told=lambda *_: "fp8_primary_weights",
     ),

@@ -7,7 +7,7 @@ import functools
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.formats.precision import PRECISIONS, training_precision
+from plimsoll.planners.formats.precision import FP8_MIXED, PRECISIONS, training_precision
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Hardware
@@ -204,6 +204,8 @@ def check_question(question: TrainingQuestion) -> None:
             pointer="/resilience/repair_seconds",
         )
     _check_length(question)
+    if question.fp8_primary_weights:
+        _check_primary_weights(question)
     if question.multi_token_prediction:
         _check_multi_token(question.model)
     if question.method != "full":
@@ -231,6 +233,16 @@ def _check_length(question: TrainingQuestion) -> None:
             f"full_layers {full_layers} is more than the {model.num_layers} layers of {model.name}.",
             pointer="/training/recompute",
         )
+
+
+def _check_primary_weights(question: TrainingQuestion) -> None:
+    """Raise for weights in fp8 alone of a job that multiplies none so, or whose weights do not learn."""
+    for field, needed in (("precision", FP8_MIXED), ("method", "full")):
+        if getattr(question, field) != needed:
+            raise InvalidQuestion(
+                f"fp8_primary_weights true needs {field} {needed}, not {getattr(question, field)}.",
+                pointer="/training/fp8_primary_weights",
+            )
 
 
 def _check_multi_token(model: ModelSpec) -> None:

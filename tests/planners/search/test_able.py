@@ -120,17 +120,23 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
     assert any(advice.reason.startswith("It fits without host memory too.") for advice in answer.advice)
 
 
+def test_weights_in_fp8_alone_are_asked_for_of_stacks_that_have_them():
+    error = refusal(framework="fsdp2", precision="fp8-mixed", fp8_primary_weights=True)
+    assert "fsdp2 holds weights in 16 bits beside fp8; megatron and megatron-bridge can" in error.detail
+    assert error.pointer == "/training/fp8_primary_weights"
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"framework": "megatron"}, "fp8_primary_weights true needs precision fp8-mixed, not bf16-mixed."),
-        ({"framework": "fsdp2", "precision": "fp8-mixed"}, "fsdp2 holds weights in 16 bits beside fp8"),
+        ({}, "needs precision fp8-mixed, not bf16-mixed."),
+        ({"precision": "fp8-mixed", "method": "lora"}, "needs method full, not lora."),
     ],
 )
-def test_weights_in_fp8_alone_are_asked_for_in_fp8_of_stacks_that_have_them(asked: dict[str, Any], words: str):
-    error = refusal(**asked, fp8_primary_weights=True)
-    assert words in error.detail
-    assert error.pointer == "/training/fp8_primary_weights"
+def test_weights_in_fp8_alone_are_asked_for_in_fp8_and_where_all_learn(asked: dict[str, Any], words: str):
+    with pytest.raises(InvalidQuestion) as raised:
+        plan_without_advice(question(framework="megatron-bridge", fp8_primary_weights=True, **asked))
+    assert raised.value.detail == f"fp8_primary_weights true {words}"
 
 
 def test_names_are_listed_as_sentences_list_them():
