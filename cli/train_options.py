@@ -105,9 +105,9 @@ TRAIN: tuple[RequestOption, ...] = (
         "--gradient-dtype", "training.gradient_dtype", "Absent: as the framework does.", complete=choices("StateDtype")
     ),
     option(
-        "--fp8-primary-weights/--no-fp8-primary-weights",
-        "training.fp8_primary_weights",
-        "Matrices in fp8 alone, without a 16-bit copy; absent: as the framework does.",
+        "--low-precision-weights/--no-low-precision-weights",
+        "training.low_precision_weights",
+        "Matrices of 8 or 4 bits without a 16-bit copy; absent: as the framework does.",
         bool,
     ),
     option(

@@ -203,8 +203,8 @@ class TrainingQuestion:
     `compiled` (torch.compile); None is the framework's default.
     `gradient_compression` is `none`, `bf16`, `fp16`, `powersgd` or `1-bit` (`planners/memory/compression.py`).
     `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
-    `fp8_primary_weights` says whether weights that are multiplied in fp8 are held in fp8 alone; None is the framework's
-    default. `multi_token_prediction` counts the layers that predict tokens behind the next one.
+    `low_precision_weights` says whether weights that are multiplied in 8 or 4 bits are held so alone; None is the
+    framework's default. `multi_token_prediction` counts the layers that predict tokens behind the next one.
     `offload_modules` are the parts of layers that `activation_offload` sends (`planners/jobs/offload_modules.py`),
     empty meaning those worth it, or all that layers keep.
     """
@@ -218,7 +218,7 @@ class TrainingQuestion:
     global_batch_size: int
     tokens: float | None = None
     gradient_dtype: str | None = None
-    fp8_primary_weights: bool | None = None
+    low_precision_weights: bool | None = None
     optimizer_state_dtype: str | None = None
     micro_batch_size: int | None = None
     recompute: Recompute | None = None

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.formats import FORMATS
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 
 DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
+LOW_FORMATS = frozenset({"fp8", "nvfp4"})
 FP32_BYTES = DTYPE_BYTES["fp32"]
 FP8_BYTES = FORMATS["fp8-e4m3"].stored_bits // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """One training precision: `compute_format` is a key of a GPU's peak rates."""
+    """One training precision: `compute_format` is a key of a GPU's peak rates.
+
+    `needs_format` is another that a GPU has if it can do this one: cards with products of blocks of 32 have both.
+    """
 
     name: str
     compute_format: str
     compute_bytes: int
+    needs_format: str = ""
+
+    @property
+    def is_low(self) -> bool:
+        """Return whether matrices are multiplied in 8 or 4 bits."""
+        return self.compute_format in LOW_FORMATS
+
+    @property
+    def computed(self) -> str:
+        """Return what the matrix units multiply in, as people call it."""
+        return self.name.removesuffix("-mixed") if self.needs_format else self.compute_format
+
+    def is_computed_by(self, formats: Container[str]) -> bool:
+        """Return whether a card whose matrix units know such formats multiplies so."""
+        return self.compute_format in formats and (not self.needs_format or self.needs_format in formats)
 
     @property
     def is_mixed(self) -> bool:
@@ -27,7 +46,7 @@ class Precision:
         return self.name.endswith("-mixed")
 
 
-FP8_MIXED = "fp8-mixed"
+FP8_MIXED, MXFP8_MIXED, FP8_BLOCK_MIXED, NVFP4_MIXED = "fp8-mixed", "mxfp8-mixed", "fp8-block-mixed", "nvfp4-mixed"
 
 PRECISIONS: Mapping[str, Precision] = {
     precision.name: precision
@@ -37,8 +56,12 @@ PRECISIONS: Mapping[str, Precision] = {
         Precision(name="fp16-mixed", compute_format="fp16", compute_bytes=2),
         Precision(name="bf16-mixed", compute_format="bf16", compute_bytes=2),
         Precision(name="bf16", compute_format="bf16", compute_bytes=2),
-        # Only the matrix products are in fp8; what lies between them stays in 16 bits.
+        # Only the matrix products are in fp8 or fp4; what lies between them stays in 16 bits.
         Precision(name=FP8_MIXED, compute_format="fp8", compute_bytes=2),
+        # Scales of 32 elements in hardware, or of 128 and of 128 x 128 in software.
+        Precision(name=MXFP8_MIXED, compute_format="fp8", compute_bytes=2, needs_format="mxfp4"),
+        Precision(name=FP8_BLOCK_MIXED, compute_format="fp8", compute_bytes=2),
+        Precision(name=NVFP4_MIXED, compute_format="nvfp4", compute_bytes=2),
     )
 }
 

@@ -136,9 +136,16 @@ def _no_further_tokens(_: TrainingQuestion, profile: Profile) -> str:
     return f"Layers for multi-token prediction are planned with {listed(able, 'or')}, not with {profile.name}."
 
 
-def _no_primary_weights(_: TrainingQuestion, profile: Profile) -> str:
-    able = [each.name for each in map(load_profile, stack_names()) if True in each.can.fp8_primary_weights]
-    return f"{profile.name} holds weights in 16 bits beside fp8; {listed(able, 'and')} can hold them in fp8 alone."
+def _no_low_precision_weights(question: TrainingQuestion, profile: Profile) -> str:
+    stacks = map(load_profile, stack_names())
+    able = [each.name for each in stacks if _holds_weights_alone(each, question.precision)]
+    held = f"{profile.name} holds weights in 16 bits or more beside those that {question.precision} multiplies"
+    return f"{held}; {listed(able, 'and')} can hold these alone." if able else f"{held}."
+
+
+def _holds_weights_alone(profile: Profile, precision: str) -> bool:
+    kept = profile.low_precision.get(precision) if precision in profile.states else None
+    return kept is not None and True in kept.alone
 
 
 def attention_kinds(profile: Profile, gpu: Gpu) -> tuple[str, ...]:
@@ -195,11 +202,11 @@ ABILITIES: tuple[Ability, ...] = (
         told=lambda *_: "layers for multi-token prediction",
     ),
     Ability(
-        pointer="/training/fp8_primary_weights",
-        asked=lambda question: question.fp8_primary_weights or None,
-        can=lambda profile, _: True in profile.can.fp8_primary_weights,
-        words=_no_primary_weights,
-        told=lambda *_: "fp8_primary_weights",
+        pointer="/training/low_precision_weights",
+        asked=lambda question: question.precision if question.low_precision_weights else None,
+        can=_holds_weights_alone,
+        words=_no_low_precision_weights,
+        told=lambda *_: "low_precision_weights",
     ),
     Ability(
         pointer="/training/attention",

@@ -20,7 +20,7 @@ from plimsoll.planners.jobs.pipeline_layouts import PipelineLayout, pipeline_lay
 from plimsoll.planners.jobs.recompute_modules import sets_worth_trying
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.profile import Profile, running_profile
-from plimsoll.planners.stacks.records import BY_MODULES, Fp8Storage, StateBytes
+from plimsoll.planners.stacks.records import BY_MODULES, LowPrecision, StateBytes
 
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
 MOST_KEPT_BLOCKS = 1024
@@ -44,8 +44,8 @@ class BlockWeights:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
-def fp8_matrices(part: BlockWeights) -> BlockWeights:
-    """Return the weights of a block that learn and that jobs in fp8 multiply so: its matrices but the router's."""
+def low_precision_matrices(part: BlockWeights) -> BlockWeights:
+    """Return the weights of a block that learn and may be multiplied in 8 or 4 bits: its matrices but the router's."""
     matrices = tuple(weight for weight in part.trainable if weight.is_linear and weight.part is not Part.ROUTER)
     return BlockWeights(block=part.block, trainable=matrices, frozen=())
 
@@ -64,8 +64,8 @@ class CompanionJob:
 class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
-    With `fp8_primary_weights` matrices that are multiplied in fp8 lie in fp8 alone. `limit_bytes` is what one device
-    offers; the host is that of the `gpus_per_node` devices of a node.
+    With `low_precision_weights` matrices that are multiplied in 8 or 4 bits lie so alone. `limit_bytes` is what one
+    device offers; the host is that of the `gpus_per_node` devices of a node.
     `pipeline_layouts` are the ways in which pipelines may be divided, `module_sets` what selective recomputation may
     name: first `recompute_modules`, which was asked for, then sets that the search may choose. Layouts have both by
     their places.
@@ -75,7 +75,7 @@ class Job:
     profile: Profile
     precision: Precision
     states: StateBytes
-    fp8_primary_weights: bool
+    low_precision_weights: bool
     optimizer: OptimizerKind
     method: str
     lora: Lora
@@ -145,14 +145,14 @@ class Job:
         return FP32_BYTES if is_fp32 else self.precision.compute_bytes
 
     @property
-    def fp8(self) -> Fp8Storage | None:
-        """Return what products in fp8 keep, None where they are not in fp8 or keep 16 bits."""
-        return self.profile.fp8 if self.precision.compute_format == "fp8" else None
+    def low_precision(self) -> LowPrecision | None:
+        """Return what products in 8 or 4 bits keep, None where they are not in these or keep 16 bits."""
+        return self.profile.low_precision.get(self.precision.name)
 
     @property
     def casts_products(self) -> bool:
         """Return whether products keep 16 bits and cast them to fp8 as they multiply, as torchao's do."""
-        return self.precision.compute_format == "fp8" and self.profile.fp8 is None
+        return self.precision.is_low and self.low_precision is None
 
     @property
     def trainable_parameters(self) -> int:
@@ -194,7 +194,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         profile=profile,
         precision=precision,
         states=_states(question, profile),
-        fp8_primary_weights=_has_fp8_primary_weights(question, profile, precision),
+        low_precision_weights=_has_low_precision_weights(question, profile, precision),
         optimizer=optimizer,
         method=question.method,
         lora=question.lora,
@@ -278,12 +278,12 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     return states
 
 
-def _has_fp8_primary_weights(question: TrainingQuestion, profile: Profile, precision: Precision) -> bool:
-    """Return whether matrices that learn lie in fp8 alone: as asked, or by the stack's default."""
-    if precision.compute_format != "fp8" or question.method != "full":
+def _has_low_precision_weights(question: TrainingQuestion, profile: Profile, precision: Precision) -> bool:
+    """Return whether matrices that learn lie in 8 or 4 bits alone: as asked, or by the stack's default."""
+    kept = profile.low_precision.get(precision.name)
+    if kept is None or question.method != "full":
         return False
-    asked = question.fp8_primary_weights
-    return profile.can.fp8_primary_weights[0] if asked is None else asked
+    return kept.alone[0] if question.low_precision_weights is None else question.low_precision_weights
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_MODELS)

@@ -84,7 +84,7 @@ def saved_bytes(
     frozen_input_bytes: int = 0,
     autocast: bool = False,
     adapter_casts: Mapping[str, int] = NO_CASTS,
-    fp8_input_bytes: int = 0,
+    fp8_input_bytes: float = 0,
     without: frozenset[str] = frozenset(),
 ) -> SavedBytes:
     """Return what one layer saves when nothing is recomputed.
@@ -232,7 +232,7 @@ def _saved_elements(
     element_bytes: int,
     learning: frozenset[str] | None,
     frozen_input_bytes: int,
-    fp8_input_bytes: int,
+    fp8_input_bytes: float,
 ) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation saves."""
     saved: dict[str, float] = {}

@@ -18,7 +18,7 @@ from plimsoll.planners.architecture import Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import PIPEDREAM, ZERO_STAGES
-from plimsoll.planners.jobs.job import BlockWeights, Job, fp8_matrices
+from plimsoll.planners.jobs.job import BlockWeights, Job, low_precision_matrices
 from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES, EIGHT_BIT_SCALE_BYTES
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, any_of, once
 from plimsoll.planners.layouts.stages import StageRows
@@ -187,7 +187,7 @@ def _states(layouts: Candidates, same: ByIdentity[StageRows], job: Job) -> State
     nothing, to_host = np.zeros(1), layouts.offload
     local_parameters, parts = own.stored(rules.parameters_from).total(), own.stored(rules.optimizer_from).total()
     parameters = local_parameters * widths.parameter + own.frozen.stored
-    parameters = parameters + _fp8_weights(own.stages, own.by_parameters, job)
+    parameters = parameters + _low_precision_weights(own.stages, own.by_parameters, job)
     parameters = parameters * _weight_versions(same.value, job)
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
     gradients = np.where(has_gradients, own.gradients.total() * widths.gradient, 0.0)
@@ -381,16 +381,16 @@ def _weight_versions(rows: StageRows, job: Job) -> FloatArray:
     return np.maximum(rows.in_flight, 1.0) if job.pipeline_schedule == PIPEDREAM else np.ones(1)
 
 
-def _fp8_weights(model: _Stages, by: Divisions, job: Job) -> FloatArray:
-    """Return what the layers' matrices in fp8, which ZeRO does not divide, take over those in the stored width.
+def _low_precision_weights(model: _Stages, by: Divisions, job: Job) -> FloatArray:
+    """Return what the layers' matrices in 8 or 4 bits, which ZeRO does not divide, take over those in the stored width.
 
-    Primary weights in fp8 are these copies alone.
+    Weights that lie so alone are these copies.
     """
-    if job.fp8 is None:
+    if job.low_precision is None:
         return np.zeros(1)
-    matrices = model.amounts(lambda part: split_elements(fp8_matrices(part), by))
-    spared = job.states.parameter if job.fp8_primary_weights else 0
-    result: FloatArray = (matrices.total() - matrices.root()) * float(job.fp8.weight_copy_bytes - spared)
+    matrices = model.amounts(lambda part: split_elements(low_precision_matrices(part), by))
+    spared = job.states.parameter if job.low_precision_weights else 0
+    result: FloatArray = (matrices.total() - matrices.root()) * (job.low_precision.weight_copy_bytes - spared)
     return result
 
 

@@ -177,7 +177,7 @@ def _of_modules(part: BlockWeights, job: Job, modules: tuple[str, ...]) -> Layer
         job.method,
         job.attention,
         job.precision.compute_bytes,
-        job.fp8.input_bytes if job.fp8 else 0,
+        job.low_precision.input_bytes if job.low_precision else 0.0,
         job.casts_products,
         modules,
     )
@@ -219,7 +219,7 @@ def _layer_bytes(
     method: str,
     attention: str,
     size: int,
-    fp8_input_bytes: int,
+    fp8_input_bytes: float,
     casts_products: bool,
     modules: tuple[str, ...],
 ) -> LayerBytes:

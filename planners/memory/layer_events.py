@@ -44,7 +44,7 @@ def live_at_second_norm(
     attention: str,
     element_bytes: int,
     learning: frozenset[str] | None,
-    fp8_input_bytes: int = 0,
+    fp8_input_bytes: float = 0,
 ) -> SavedBytes:
     """Return a layer's live bytes as the norm between its halves is differentiated; nothing without such a norm.
 
@@ -83,7 +83,7 @@ def live_at_attention(
     attention: str,
     element_bytes: int,
     learning: frozenset[str] | None,
-    fp8_input_bytes: int = 0,
+    fp8_input_bytes: float = 0,
 ) -> SavedBytes:
     """Return a layer's live bytes as its attention is differentiated; nothing without attention.
 

@@ -45,7 +45,7 @@ def selectively_saved_bytes(
     policy: str,
     attention: str,
     element_bytes: int,
-    fp8_input_bytes: int = 0,
+    fp8_input_bytes: float = 0,
     adds_biases_apart: bool = False,
     modules: tuple[str, ...] = (),
 ) -> SavedBytes:

@@ -22,11 +22,11 @@ from plimsoll.planners.stacks.folders import STACK, shipped
 from plimsoll.planners.stacks.records import (
     Capabilities,
     ErrorBand,
-    Fp8Storage,
     FrozenBase,
     HostTraffic,
     Kernels,
     LossPath,
+    LowPrecision,
     ModelCode,
     OutsideStep,
     Overlaps,
@@ -49,8 +49,9 @@ class Profile:
     releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which no program runs
     and which count no tensors at work in the backward pass. `kernel_choices` are the ways of running the model's
     operations that the file tells apart, `own_optimizers` those with which a job runs otherwise than the rest of the
-    file says. `fp8` is None where products in fp8 cast what they need and keep 16
-    bits, `run_ahead` where it was not looked for, `zero` where no engine reduces in buckets of its own.
+    file says. `low_precision` has what products in 8 and 4 bits keep, by precision; in those that are not there they
+    cast what they need and keep 16 bits. `run_ahead` is None where it was not looked for, `zero` where no engine
+    reduces in buckets of its own.
     `sums_wider_gradients_apart` marks a stack that adds gradients up in a copy of their own where they are wider than
     the model's. `unties_head` marks a
     stack that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before
@@ -73,7 +74,7 @@ class Profile:
     update: UpdateRules
     placement: Placement
     kernels: Kernels
-    fp8: Fp8Storage | None = None
+    low_precision: Mapping[str, LowPrecision]
     run_ahead: RunAhead | None = None
     zero: ZeroBuckets | None = None
     loss: LossPath

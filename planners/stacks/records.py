@@ -167,14 +167,17 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fp8Storage:
-    """What matrix products in fp8 keep: bytes for each element of an input, and of a weight beside the weight itself.
+class LowPrecision:
+    """What matrix products in 8 or 4 bits keep: bytes for each element of an input, and of a weight in their formats.
 
-    An input in fp8 is a tensor of its own, beside whatever other operations keep of it in 16 bits.
+    An input is a tensor of its own, beside whatever other operations keep of it in 16 bits. `alone` says whether the
+    weight may lie so without a 16-bit tensor, the default first; then it is gathered in `gathered_bytes`.
     """
 
-    input_bytes: int
-    weight_copy_bytes: int
+    input_bytes: float
+    weight_copy_bytes: float
+    alone: tuple[bool, ...]
+    gathered_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +324,6 @@ class Capabilities:
     torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
     precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
     beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
-    `fp8_primary_weights` says whether matrices that are multiplied in fp8 are held in fp8 alone, the default first.
     """
 
     methods: tuple[Method, ...]
@@ -363,7 +365,6 @@ class Capabilities:
     companions: bool
     multi_token_prediction: bool
     evaluation_logits_kept_by: str
-    fp8_primary_weights: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

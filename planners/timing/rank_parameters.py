@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.jobs.job import BlockWeights, Job, fp8_matrices
+from plimsoll.planners.jobs.job import BlockWeights, Job, low_precision_matrices
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.memory.holdings import shard_ranks
@@ -41,11 +41,11 @@ def whole_parameters(layouts: Candidates, job: Job) -> FloatArray:
 
 
 @once
-def fp8_parameters(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the parameters of one rank's share that lie in fp8 alone."""
-    if not job.fp8_primary_weights:
+def low_precision_parameters(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the parameters of one rank's share that lie in 8 or 4 bits alone."""
+    if not job.low_precision_weights:
         return np.zeros(1)
-    counts = _fp8_parameters(job)
+    counts = _low_precision_parameters(job)
     return _rank_share(counts.all, counts.all_of_experts, layouts, job)
 
 
@@ -127,9 +127,9 @@ def _parameters(job: Job) -> _Parameters:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_JOBS)
-def _fp8_parameters(job: Job) -> _Parameters:
-    """Return the same of what is multiplied in fp8 alone."""
-    weights = [(part.block, weight) for part in job.layers for weight in fp8_matrices(part).trainable]
+def _low_precision_parameters(job: Job) -> _Parameters:
+    """Return the same of what lies in 8 or 4 bits alone."""
+    weights = [(part.block, weight) for part in job.layers for weight in low_precision_matrices(part).trainable]
     everything, experts = (
         sum(weight.elements * block.repeats for block, weight in weights if weight.experts >= least) for least in (1, 2)
     )

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from plimsoll.planners.formats.precision import FP8_BYTES
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, FEED_FORWARD
@@ -40,7 +39,7 @@ from plimsoll.planners.timing.collectives import (
     send_seconds,
 )
 from plimsoll.planners.timing.efficiency import Efficiency
-from plimsoll.planners.timing.rank_parameters import fp8_parameters, stage_parameters, whole_parameters
+from plimsoll.planners.timing.rank_parameters import low_precision_parameters, stage_parameters, whole_parameters
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
@@ -294,8 +293,10 @@ def _by_layer(
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included.
 
-    Those that lie in fp8 alone are gathered in it.
+    Those that lie in 8 or 4 bits alone may be gathered so.
     """
     width = float(job.precision.compute_bytes)
-    result: FloatArray = whole_parameters(layouts, job) * width - fp8_parameters(layouts, job) * (width - FP8_BYTES)
+    result: FloatArray = whole_parameters(layouts, job) * width
+    if job.low_precision is not None and job.low_precision_weights:
+        result = result - low_precision_parameters(layouts, job) * (width - job.low_precision.gathered_bytes)
     return result

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import OperationKind
+from plimsoll.planners.formats.precision import FP8_MIXED
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
@@ -329,9 +330,18 @@ def _layers(told: Told) -> Iterator[str]:
         )
     if job.multi_token is not None:
         yield _further_tokens(job, job.multi_token)
-    if job.fp8 is not None:
-        yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
-        if any(name in told.layout.recompute_modules for name in NOT_WITH_DELAYED_SCALING):
+    if job.low_precision is not None:
+        yield (
+            f"What products in {job.precision.computed} save for backward follows Transformer Engine's source; no "
+            "measured run is on record."
+        )
+        if job.precision.compute_format != "fp8":
+            yield f"No run in {job.precision.computed} was timed: it is taken to reach what fp8 does of the GPU's peak."
+        if job.low_precision_weights:
+            yield f"Matrices lie in {job.precision.computed} alone; with low_precision_weights false in 16 bits too."
+        if job.precision.name == FP8_MIXED and any(
+            name in told.layout.recompute_modules for name in NOT_WITH_DELAYED_SCALING
+        ):
             yield (
                 "Delayed scaling in fp8 does not recompute norms and experts' activations: products are scaled by "
                 "their present values instead, which needs Transformer Engine 2.6."

@@ -7,9 +7,9 @@ import functools
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.formats.precision import FP8_MIXED, PRECISIONS, training_precision
+from plimsoll.planners.formats.precision import PRECISIONS, training_precision
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.figures import figure, listed
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop, never, until_stopped
 from plimsoll.planners.ground.terms import ATTENTION_KINDS, KERNEL_KINDS, METHODS, TRAINING_OBJECTIVES
@@ -204,8 +204,8 @@ def check_question(question: TrainingQuestion) -> None:
             pointer="/resilience/repair_seconds",
         )
     _check_length(question)
-    if question.fp8_primary_weights:
-        _check_primary_weights(question)
+    if question.low_precision_weights:
+        _check_low_precision_weights(question)
     if question.multi_token_prediction:
         _check_multi_token(question.model)
     if question.method != "full":
@@ -235,13 +235,14 @@ def _check_length(question: TrainingQuestion) -> None:
         )
 
 
-def _check_primary_weights(question: TrainingQuestion) -> None:
-    """Raise for weights in fp8 alone of a job that multiplies none so, or whose weights do not learn."""
-    for field, needed in (("precision", FP8_MIXED), ("method", "full")):
-        if getattr(question, field) != needed:
+def _check_low_precision_weights(question: TrainingQuestion) -> None:
+    """Raise for weights in 8 or 4 bits alone of a job that multiplies none so, or whose weights do not learn."""
+    low = [name for name, precision in PRECISIONS.items() if precision.is_low]
+    for field, needed in (("precision", low), ("method", ["full"])):
+        if getattr(question, field) not in needed:
             raise InvalidQuestion(
-                f"fp8_primary_weights true needs {field} {needed}, not {getattr(question, field)}.",
-                pointer="/training/fp8_primary_weights",
+                f"low_precision_weights true needs {field} {listed(needed, 'or')}, not {getattr(question, field)}.",
+                pointer="/training/low_precision_weights",
             )
 
 
@@ -273,11 +274,12 @@ def _check_model(model: ModelSpec) -> None:
 
 
 def _check_gpu(question: TrainingQuestion) -> None:
-    gpu, wanted = question.hardware.gpu, training_precision(question.precision).compute_format
-    if wanted not in gpu.peak_flops_per_second:
-        able = [name for name, precision in PRECISIONS.items() if precision.compute_format in gpu.peak_flops_per_second]
+    gpu, wanted = question.hardware.gpu, training_precision(question.precision)
+    if not wanted.is_computed_by(gpu.peak_flops_per_second):
+        able = [name for name, precision in PRECISIONS.items() if precision.is_computed_by(gpu.peak_flops_per_second)]
         raise InvalidQuestion(
-            f"{gpu.name} does not compute in {wanted}. It trains in {', '.join(able)}.", pointer="/training/precision"
+            f"{gpu.name} does not compute in {wanted.computed}. It trains in {', '.join(able)}.",
+            pointer="/training/precision",
         )
     if question.hardware.limit_bytes <= 0:
         raise InvalidQuestion(

@@ -61,7 +61,9 @@ from plimsoll.service.requests.values import (
     whole,
 )
 
-Precision: TypeAlias = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "fp8-mixed"]
+Precision: TypeAlias = Literal[
+    "fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16", "fp8-mixed", "mxfp8-mixed", "fp8-block-mixed", "nvfp4-mixed"
+]
 Optimizer: TypeAlias = Literal[
     "adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "sgd-momentum", "adafactor", "lion", "muon"
 ]
@@ -214,10 +216,10 @@ class TrainingPart(Wire):
     global_batch_size: Sequences = GLOBAL_BATCH_SIZE
     tokens: Tokens | None = None
     gradient_dtype: StateDtype | None = None
-    fp8_primary_weights: Annotated[
+    low_precision_weights: Annotated[
         bool | None,
         Field(
-            description="Whether the matrices that `fp8-mixed` multiplies are held in fp8 alone, without a 16-bit "
+            description="Whether the matrices that are multiplied in 8 or 4 bits are held so alone, without a 16-bit "
             "copy (`--fp8-param-gather`). Absent: as the framework does."
         ),
     ] = None

@@ -49,7 +49,7 @@ from plimsoll.planners.search.rules.rule import NOWHERE, RequestRule, Rule
 from plimsoll.planners.search.rules.stack import ADAPTERS_LIE_WHOLE, EXPERTS_DIVIDE_IN_STAGE, STACK_IS_ABLE
 from plimsoll.planners.search.rules.zero import (
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
-    FP8_PRIMARY_WEIGHTS_NEED_SHARDING,
+    LOW_PRECISION_WEIGHTS_NEED_SHARDING,
     NVME_NEEDS_STAGE_THREE,
     OFFLOAD_NEEDS_SHARDING,
     REPLICAS_ARE_SHARDED,
@@ -95,7 +95,7 @@ RULES: tuple[Rule, ...] = (
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
     STAGE_DIVIDES_OPTIMIZER,
     STATE_DTYPES_NEED_SHARDING,
-    FP8_PRIMARY_WEIGHTS_NEED_SHARDING,
+    LOW_PRECISION_WEIGHTS_NEED_SHARDING,
     NVME_NEEDS_STAGE_THREE,
 )
 # What a request breaks whatever the stack and the layout.

@@ -269,25 +269,25 @@ STATE_DTYPES_NEED_SHARDING = Rule(
 )
 
 
-def _has_whole_primary_weights(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where primary weights in fp8 are updated by an optimizer that is not divided.
+def _updates_them_whole(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where weights that lie in 8 or 4 bits alone are updated by an optimizer that is not divided.
 
     Source: Megatron-LM, training/arguments.py ("--fp8-param-gather only supported with distributed optimizer").
     """
-    whole: BoolArray = layouts.zero_stage == 0 if job.fp8_primary_weights else NOWHERE
+    whole: BoolArray = layouts.zero_stage == 0 if job.low_precision_weights else NOWHERE
     return whole
 
 
-def _whole_primary_weights(case: Case, job: Job) -> str:
-    return f"With {job.profile.name}, fp8_primary_weights need zero_stage 1, not {case.layout.zero_stage}."
+def _updated_whole(case: Case, job: Job) -> str:
+    return f"With {job.profile.name}, low_precision_weights need zero_stage 1, not {case.layout.zero_stage}."
 
 
-FP8_PRIMARY_WEIGHTS_NEED_SHARDING = Rule(
-    name="fp8_primary_weights_need_sharding",
+LOW_PRECISION_WEIGHTS_NEED_SHARDING = Rule(
+    name="low_precision_weights_need_sharding",
     field="zero_stage",
     reads=("zero_stage",),
-    reason="weights that lie in fp8 alone are updated by a sharded optimizer alone",
-    breaches=(Breach(where=_has_whole_primary_weights, words=_whole_primary_weights),),
+    reason="weights that lie in 8 or 4 bits alone are updated by a sharded optimizer alone",
+    breaches=(Breach(where=_updates_them_whole, words=_updated_whole),),
 )
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from plimsoll.planners.formats.precision import FP8_BLOCK_MIXED, FP8_MIXED, MXFP8_MIXED, NVFP4_MIXED
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, MODULES
 from plimsoll.planners.stacks.profile import load_profile
@@ -48,6 +49,7 @@ MEMORY_SAVING = frozenset({
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
 OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
+BY_RECIPE = {"mxfp8": MXFP8_MIXED, "blockwise": FP8_BLOCK_MIXED}  # --fp8-recipe; others scale whole tensors
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 Values = Mapping[str, Any]
 
@@ -105,6 +107,7 @@ def _megatron_launch(job: Job) -> Read:
     otherwise = otherwise or why_copies_are_not_planned(values, data_parallel, degrees["context_parallel"])
     if otherwise is not None:
         return NotRead(reason=otherwise)
+    low_precision_weights = values.get("low_precision_weights") or values.get("fp4_weights")
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
         program=program,
@@ -119,7 +122,7 @@ def _megatron_launch(job: Job) -> Read:
                 "global_batch_size": batch,
                 "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
-                **({"fp8_primary_weights": True} if values.get("fp8_primary_weights") else {}),
+                **({"low_precision_weights": True} if low_precision_weights else {}),
                 **states.training,
                 **told_activations(values),
             },
@@ -160,8 +163,10 @@ def _pipeline(values: Values, others: Collection[str], pipeline_parallel: int) -
 
 
 def _precision(values: Values) -> str:
+    if values.get("fp4"):
+        return NVFP4_MIXED
     if values.get("fp8"):
-        return "fp8-mixed"
+        return BY_RECIPE.get(str(values.get("fp8_recipe")), FP8_MIXED)
     return "bf16-mixed" if values.get("bf16") else "fp16-mixed" if values.get("fp16") else "fp32"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from plimsoll.planners.formats.precision import FP8_BLOCK_MIXED, FP8_MIXED, MXFP8_MIXED, NVFP4_MIXED
 from plimsoll.planners.jobs.recompute_modules import NOT_WITH_DELAYED_SCALING
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.options import Value, option_lines
@@ -22,7 +23,10 @@ from plimsoll.service.workloads.commands.flags import named
 PRECISIONS: Mapping[str, Mapping[str, Value]] = {
     "bf16-mixed": {"bf16": True},
     "fp16-mixed": {"fp16": True},
-    "fp8-mixed": {"bf16": True, "fp8-format": "hybrid"},
+    FP8_MIXED: {"bf16": True, "fp8-format": "hybrid"},
+    MXFP8_MIXED: {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+    FP8_BLOCK_MIXED: {"bf16": True, "fp8-format": "hybrid", "fp8-recipe": "blockwise"},
+    NVFP4_MIXED: {"bf16": True, "fp4-format": "e2m1", "fp4-recipe": "nvfp4"},
     "fp32": {},
 }
 MUON, DEALT_MUON = "muon", "dist_muon"
@@ -64,8 +68,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             f"{layout.recompute_layers} recomputed layers do not divide over {layout.virtual_pipeline} virtual stages.",
         ),
         (
-            layout.offload != "none" and bool(question.fp8_primary_weights) and scales_as_it_goes(launch),
-            "--optimizer-cpu-offload and --fp8-param-gather need delayed scaling, and the recomputed modules another.",
+            layout.offload != "none"
+            and bool(question.low_precision_weights)
+            and (question.precision != FP8_MIXED or scales_as_it_goes(launch)),
+            "--optimizer-cpu-offload and --fp8-param-gather need delayed scaling of whole tensors.",
         ),
         (
             _recomputes_otherwise(launch),
@@ -117,7 +123,7 @@ def _offload_options(layout: Layout) -> dict[str, Value]:
 def scales_as_it_goes(launch: TrainingLaunch) -> bool:
     """Return whether products in fp8 need other scaling than the delayed one that is the default."""
     modules = launch.layout.recompute_modules
-    return launch.question.precision == "fp8-mixed" and any(name in modules for name in NOT_WITH_DELAYED_SCALING)
+    return launch.question.precision == FP8_MIXED and any(name in modules for name in NOT_WITH_DELAYED_SCALING)
 
 
 def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
@@ -133,16 +139,27 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **PRECISIONS[question.precision],
         **_optimizer_options(launch),
         **_precision_options(launch),
-        **named(FLAGS, fp8_primary_weights=question.fp8_primary_weights or None),
+        **_weights_options(launch),
         **recompute_options(layout),
         "recompute-modules": layout.recompute_modules or None,
         **_offload_options(layout),
-        "fp8-recipe": CURRENT_SCALING if scales_as_it_goes(launch) else None,
+        **({"fp8-recipe": CURRENT_SCALING} if scales_as_it_goes(launch) else {}),
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
         "tokenizer-type": "HuggingFaceTokenizer",
         "tokenizer-model": launch.model_path,
     }
+
+
+def _weights_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return what holds weights in 8 or 4 bits alone; those of mxfp8 are gathered in 16 bits, where gradients lie."""
+    question = launch.question
+    if not question.low_precision_weights:
+        return {}
+    if question.precision == NVFP4_MIXED:
+        return named(FLAGS, fp4_weights=True)
+    shared = {"reuse-grad-buf-for-mxfp8-param-ag": True} if question.precision == MXFP8_MIXED else {}
+    return {**named(FLAGS, low_precision_weights=True), **shared}
 
 
 def batch_options(launch: TrainingLaunch) -> dict[str, Value]:

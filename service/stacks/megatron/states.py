@@ -75,10 +75,12 @@ def broken_rules_of_states(values: Values) -> Iterator[str]:
     """Yield what its options on states break, as Megatron-LM asserts it."""
     if int(values.get("optimizer_copies", 1)) > 1 and not values.get("distributed_optimizer"):
         yield f"{option(FLAGS, 'optimizer_copies')} needs {option(FLAGS, 'distributed_optimizer')}"
-    if values.get("fp8_primary_weights") and not values.get("distributed_optimizer"):
-        yield f"{option(FLAGS, 'fp8_primary_weights')} needs {option(FLAGS, 'distributed_optimizer')}"
-    if values.get("fp8_primary_weights") and not values.get("fp8"):
-        yield f"{option(FLAGS, 'fp8_primary_weights')} needs {option(FLAGS, 'fp8')}"
+    for alone, products in (("low_precision_weights", "fp8"), ("fp4_weights", "fp4")):
+        for needed in ("distributed_optimizer", products):
+            if values.get(alone) and not values.get(needed):
+                yield f"{option(FLAGS, alone)} needs {option(FLAGS, needed)}"
+    if values.get("fp8") and values.get("fp4"):
+        yield f"{option(FLAGS, 'fp8')} and {option(FLAGS, 'fp4')} exclude each other"
     aware = option(FLAGS, "precision_aware")
     if values.get("precision_aware"):
         if str(values.get("optimizer", ADAM)) != ADAM:

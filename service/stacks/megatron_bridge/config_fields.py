@@ -10,18 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.planners.formats.precision import FP8_MIXED
+from plimsoll.planners.formats.precision import (
+    FP8_BLOCK_MIXED,
+    FP8_MIXED,
+    MXFP8_MIXED,
+    NVFP4_MIXED,
+    training_precision,
+)
 from plimsoll.planners.jobs.pipeline_layouts import ACCOUNTED, ENDS, EVEN, LISTED, read_pipeline_layout
 from plimsoll.planners.plans import Layout
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.launch.training import Placeholder, TrainingLaunch
 from plimsoll.service.stacks.megatron.context import context_options
 from plimsoll.service.stacks.megatron.launch import recompute_fields
 from plimsoll.service.stacks.megatron_bridge.adapters import targets
 
-RECIPES: Mapping[str, str] = {"bf16-mixed": "bf16_mixed", "fp16-mixed": "fp16_mixed"}
-# Products are scaled by their present values, as in the published fp8 runs; states on the host need the older scaling
+RECIPES: Mapping[str, str] = {
+    "bf16-mixed": "bf16_mixed",
+    "fp16-mixed": "fp16_mixed",
+    FP8_MIXED: "bf16_with_fp8_current_scaling_mixed",
+    MXFP8_MIXED: "bf16_with_mxfp8_mixed",
+    FP8_BLOCK_MIXED: "bf16_with_fp8_subchannel_scaling_mixed",
+    NVFP4_MIXED: "bf16_with_nvfp4_mixed",
+}
+# Tensors are scaled by their present values, as in the published fp8 runs; states on the host need the older scaling
 # where weights lie in fp8 alone (Megatron-LM, training/arguments.py).
-PRESENT_SCALES, DELAYED_SCALES = "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_delayed_scaling_mixed"
+DELAYED_SCALES = "bf16_with_fp8_delayed_scaling_mixed"
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uint8"}
 
 
@@ -110,28 +124,30 @@ def _offload_fields(layout: Layout) -> dict[str, Any]:
     return {"fine_grained_activation_offloading": True, "offload_modules": layout.offload_modules}
 
 
-def holds_fp8_alone(launch: TrainingLaunch) -> bool:
-    """Return whether weights that are multiplied in fp8 lie in fp8 alone."""
+def holds_weights_alone(launch: TrainingLaunch) -> bool:
+    """Return whether weights that are multiplied in 8 or 4 bits lie so alone."""
     question = launch.question
-    is_asked = question.fp8_primary_weights is None or question.fp8_primary_weights
-    return question.precision == FP8_MIXED and question.method == "full" and is_asked
+    kept = load_profile(launch.layout.framework).low_precision.get(question.precision)
+    if kept is None or question.method != "full":
+        return False
+    return kept.alone[0] if question.low_precision_weights is None else question.low_precision_weights
 
 
 def recipe(launch: TrainingLaunch) -> str:
     """Return the name of the precision's recipe."""
-    if launch.question.precision != FP8_MIXED:
-        return RECIPES[launch.question.precision]
-    is_delayed = launch.layout.offload != "none" and holds_fp8_alone(launch)
-    return DELAYED_SCALES if is_delayed else PRESENT_SCALES
+    is_delayed = launch.question.precision == FP8_MIXED and launch.layout.offload != "none"
+    return DELAYED_SCALES if is_delayed and holds_weights_alone(launch) else RECIPES[launch.question.precision]
 
 
 def precision_fields(launch: TrainingLaunch) -> dict[str, Any]:
     """Return what the plan has otherwise than the recipe."""
-    is_fp8 = launch.question.precision == FP8_MIXED
+    precision, is_alone = training_precision(launch.question.precision), holds_weights_alone(launch)
+    is_fp4 = precision.name == NVFP4_MIXED
     return {
         "grad_reduce_in_fp32": launch.question.gradient_dtype == "fp32",
-        "first_last_layers_bf16": False if is_fp8 else None,
-        "fp8_param_gather": holds_fp8_alone(launch) if is_fp8 else None,
+        "first_last_layers_bf16": False if precision.is_low else None,
+        "fp8_param_gather": is_alone and not is_fp4 if precision.is_low else None,
+        "fp4_param_gather": is_alone if is_fp4 else None,
     }
 
 

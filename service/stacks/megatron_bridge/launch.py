@@ -20,7 +20,7 @@ from plimsoll.service.stacks.megatron_bridge.config_fields import (
     call,
     checkpoint_fields,
     data_fields,
-    holds_fp8_alone,
+    holds_weights_alone,
     is_precision_aware,
     model_fields,
     optimizer_fields,
@@ -96,10 +96,10 @@ from megatron.bridge.training.finetune import finetune""",
 def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     """Return what of a plan the script cannot say."""
     question, layout, family = launch.question, launch.layout, launch.model_config.get("model_type")
-    is_delayed = layout.offload != "none" and holds_fp8_alone(launch)
+    is_delayed = layout.offload != "none" and holds_weights_alone(launch)
     return given_reasons(
         (family not in FAMILIES, f"Megatron-Bridge has no bridge from {family}."),
-        (question.precision not in (*RECIPES, FP8_MIXED), f"Megatron-Bridge has no {question.precision} recipe."),
+        (question.precision not in RECIPES, f"Megatron-Bridge has no {question.precision} recipe."),
         *why_no_adapters(launch),
         (question.optimizer != "adamw", f"Megatron-Bridge's {question.optimizer} is not written yet."),
         (
@@ -115,8 +115,8 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             "Dtypes of states, and states on the host, are not written beside fp16.",
         ),
         (
-            is_delayed and scales_as_it_goes(launch),
-            "optimizer_cpu_offload and fp8_param_gather need delayed scaling, and the recomputed modules another.",
+            is_delayed and (question.precision != FP8_MIXED or scales_as_it_goes(launch)),
+            "optimizer_cpu_offload and fp8_param_gather need delayed scaling of whole tensors.",
         ),
         (
             layout.recompute_layers is not None and layout.recompute_layers % layout.virtual_pipeline != 0,

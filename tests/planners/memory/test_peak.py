@@ -10,7 +10,7 @@ from plimsoll.planners.architecture import Part
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.units import GIB
-from plimsoll.planners.jobs.job import fp8_matrices
+from plimsoll.planners.jobs.job import low_precision_matrices
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import (
     FITS,
@@ -59,17 +59,33 @@ def test_primary_weights_in_fp8_have_no_16_bit_copy():
     # The same four layers of 36,864 elements; embedding, head and norms stay in 16 bits.
     layout = {"data_parallel": 4, "zero_stage": 1}
     beside, alone = (
-        memory("megatron", precision="fp8-mixed", fp8_primary_weights=primary, layout=layout, model=small_llama())
+        memory("megatron", precision="fp8-mixed", low_precision_weights=primary, layout=layout, model=small_llama())
         for primary in (False, True)
     )
     assert beside.items.parameters - alone.items.parameters == 2 * 4 * 36_864
     assert beside.items.optimizer == alone.items.optimizer
 
 
+@pytest.mark.parametrize(
+    ("precision", "copies_bytes"),
+    # Both layouts of a byte, with a scale's byte for 32; without; and of half a byte with one for 16.
+    [("mxfp8-mixed", 2 + 2 / 32), ("fp8-block-mixed", 2), ("nvfp4-mixed", 1 + 2 / 16)],
+)
+def test_weights_in_blocks_keep_the_scales_of_both_layouts(precision: str, copies_bytes: float):
+    layout = {"data_parallel": 4, "zero_stage": 1}
+    plain, low, alone = (
+        memory("megatron", precision=name, low_precision_weights=weights, layout=layout, model=small_llama())
+        for name, weights in (("bf16-mixed", None), (precision, None), (precision, True))
+    )
+    elements = 4 * 36_864
+    assert low.items.parameters - plain.items.parameters == copies_bytes * elements
+    assert alone.items.parameters - plain.items.parameters == (copies_bytes - 2) * elements
+
+
 def test_a_router_s_weights_stay_in_16_bits():
     # DeepSeek-V3's first mixture has 256 routers' rows of 7,168 features, which are no product in fp8.
     block = next(part for part in job("megatron", model=spec(DEEPSEEK), precision="fp8-mixed").layers[::-1])
-    in_fp8 = fp8_matrices(block).trainable
+    in_fp8 = low_precision_matrices(block).trainable
     assert not any(weight.part is Part.ROUTER for weight in in_fp8)
     assert any(weight.part is Part.EXPERT for weight in in_fp8)
 

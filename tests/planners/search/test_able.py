@@ -121,22 +121,23 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
 
 
 def test_weights_in_fp8_alone_are_asked_for_of_stacks_that_have_them():
-    error = refusal(framework="fsdp2", precision="fp8-mixed", fp8_primary_weights=True)
-    assert "fsdp2 holds weights in 16 bits beside fp8; megatron and megatron-bridge can" in error.detail
-    assert error.pointer == "/training/fp8_primary_weights"
+    error = refusal(framework="fsdp2", precision="fp8-mixed", low_precision_weights=True)
+    held = "fsdp2 holds weights in 16 bits or more beside those that fp8-mixed multiplies"
+    assert f"{held}; megatron and megatron-bridge can" in error.detail
+    assert error.pointer == "/training/low_precision_weights"
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({}, "needs precision fp8-mixed, not bf16-mixed."),
+        ({}, "needs precision fp8-mixed, mxfp8-mixed, fp8-block-mixed or nvfp4-mixed, not bf16-mixed."),
         ({"precision": "fp8-mixed", "method": "lora"}, "needs method full, not lora."),
     ],
 )
 def test_weights_in_fp8_alone_are_asked_for_in_fp8_and_where_all_learn(asked: dict[str, Any], words: str):
     with pytest.raises(InvalidQuestion) as raised:
-        plan_without_advice(question(framework="megatron-bridge", fp8_primary_weights=True, **asked))
-    assert raised.value.detail == f"fp8_primary_weights true {words}"
+        plan_without_advice(question(framework="megatron-bridge", low_precision_weights=True, **asked))
+    assert raised.value.detail == f"low_precision_weights true {words}"
 
 
 def test_names_are_listed_as_sentences_list_them():

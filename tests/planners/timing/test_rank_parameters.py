@@ -5,8 +5,8 @@ import pytest
 from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.timing.rank_parameters import (
-    fp8_parameters,
     frozen_parameters,
+    low_precision_parameters,
     stage_parameters,
     updated_parameters,
 )
@@ -45,13 +45,13 @@ def test_frozen_experts_lie_on_as_few():
     assert whole == pytest.approx(MIXTRAL.parameters / 8, rel=1e-3)
 
 
-def test_what_lies_in_fp8_alone_are_the_layers_matrices_but_the_router_s():
+def test_what_lies_in_8_bits_alone_are_the_layers_matrices_but_the_router_s():
     # Mixtral 8x7B: queries and output of 4,096 x 4,096, keys and values of 1,024 x 4,096, and the experts.
     attention = 2 * 4096 * 4096 + 2 * 1024 * 4096
-    alone = asked("megatron", precision="fp8-mixed", fp8_primary_weights=True)
+    alone = asked("megatron", precision="fp8-mixed", low_precision_weights=True)
     layout = one_layout(data_parallel=8, zero_stage=1, expert_parallel=4)
-    assert fp8_parameters(layout, alone)[0] == pytest.approx(32 * attention + EXPERTS / 4)
-    assert fp8_parameters(layout, asked("megatron", precision="fp8-mixed"))[0] == 0.0
+    assert low_precision_parameters(layout, alone)[0] == pytest.approx(32 * attention + EXPERTS / 4)
+    assert low_precision_parameters(layout, asked("megatron", precision="fp8-mixed"))[0] == 0.0
 
 
 def test_where_everything_learns_nothing_is_frozen():

@@ -501,9 +501,9 @@ CASES = (
         numbers=("megatron", "zero_stage 1", "not 0"),
     ),
     Counterexample(
-        rule="fp8_primary_weights_need_sharding",
+        rule="low_precision_weights_need_sharding",
         framework="megatron",
-        asked={"precision": "fp8-mixed", "fp8_primary_weights": True},
+        asked={"precision": "fp8-mixed", "low_precision_weights": True},
         layout={"data_parallel": 2, "zero_stage": 0},
         numbers=("megatron", "zero_stage 1", "not 0"),
     ),

@@ -216,11 +216,22 @@ def test_the_batch_multiplies_out():
         ("fp16-mixed", {"fp16": True}),
         ("fp32", {}),
         ("fp8-mixed", {"bf16": True, "fp8_format": "hybrid"}),
+        ("mxfp8-mixed", {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"}),
+        ("fp8-block-mixed", {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "blockwise"}),
+        ("nvfp4-mixed", {"bf16": True, "fp4_format": "e2m1", "fp4_recipe": "nvfp4"}),
     ],
 )
 def test_precision_is_the_plans(precision: str, expected: dict[str, Any]):
     found = told(launch("megatron", asked={"precision": precision}))
-    assert {name: found[name] for name in ("bf16", "fp16", "fp8_format") if name in found} == expected
+    names = ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe")
+    assert {name: found[name] for name in names if name in found} == expected
+
+
+@pytest.mark.parametrize("precision", ["fp8-mixed", "mxfp8-mixed", "fp8-block-mixed", "nvfp4-mixed"])
+def test_precision_and_weights_are_read_back(precision: str):
+    asked = {"precision": precision, "low_precision_weights": True}
+    read = read_back(launch("megatron", asked=asked, data_parallel=8, zero_stage=1)).request["training"]
+    assert (read["precision"], read["low_precision_weights"]) == (precision, True)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +252,7 @@ def test_norms_recomputed_in_fp8_are_not_scaled_with_delay(
 
 @pytest.mark.parametrize("asked", [None, False, True])
 def test_weights_lie_in_fp8_alone_where_that_is_asked_for(asked: bool | None):
-    given = launch("megatron", asked={"precision": "fp8-mixed", "fp8_primary_weights": asked}, zero_stage=1)
+    given = launch("megatron", asked={"precision": "fp8-mixed", "low_precision_weights": asked}, zero_stage=1)
     assert ("fp8_param_gather" in told(given)) is bool(asked)
     # transformer_config.py: "fp8_param must be used together with fp8 mode."
     assert bool(config(given).fp8_param) is bool(asked)
@@ -249,7 +260,7 @@ def test_weights_lie_in_fp8_alone_where_that_is_asked_for(asked: bool | None):
 
 def test_what_is_scaled_as_it_goes_keeps_no_weights_in_fp8_beside_states_on_the_host():
     # arguments.py: "the optimizer cpu offload must be used in conjunction with `--fp8-recipe delayed`".
-    asked = {"precision": "fp8-mixed", "fp8_primary_weights": True}
+    asked = {"precision": "fp8-mixed", "low_precision_weights": True}
     host = {"offload": "optimizer", "zero_stage": 1}
     scaled = {"recompute": "selective", "recompute_modules": ("layernorm",)}
     assert "megatron" in training_artifacts(launch("megatron", asked=asked, **host)).files

@@ -67,6 +67,10 @@ def test_gradients_reduced_in_bf16_are_kept_so():
         ("--main-grads-dtype bf16", "--main-grads-dtype bf16 needs --use-precision-aware-optimizer"),
         ("--fp8-param-gather --fp8-format hybrid", "--fp8-param-gather needs --use-distributed-optimizer"),
         ("--fp8-param-gather --use-distributed-optimizer", "--fp8-param-gather needs --fp8-format"),
+        (
+            "--fp4-format e2m1 --fp8-format e4m3",
+            "--fp8-format and --fp4-format exclude each other",
+        ),
         (f"{AWARE} --optimizer sgd", "--use-precision-aware-optimizer goes with --optimizer adam alone"),
     ],
 )

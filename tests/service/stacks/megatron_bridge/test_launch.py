@@ -26,9 +26,13 @@ PRECISION_FIELDS = (
     "fp32", "fp16", "bf16", "params_dtype", "pipeline_dtype", "autocast_dtype", "autocast_enabled",
     "grad_reduce_in_fp32", "fp8", "fp8_recipe", "first_last_layers_bf16", "fp8_margin", "fp8_amax_history_len",
     "fp8_amax_compute_algo", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param",
-    "fp8_param_gather", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "reuse_grad_buf_for_mxfp8_param_ag",
+    "fp8_param_gather", "fp4_param_gather",
+    "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "reuse_grad_buf_for_mxfp8_param_ag",
 )  # fmt: skip
-RECIPES = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_delayed_scaling_mixed")
+RECIPES = (
+    "bf16_mixed", "fp16_mixed", "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_delayed_scaling_mixed",
+    "bf16_with_mxfp8_mixed", "bf16_with_fp8_subchannel_scaling_mixed", "bf16_with_nvfp4_mixed",
+)  # fmt: skip
 # training/comm_overlap.py
 OVERLAP_FIELDS = (
     "tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "overlap_moe_expert_parallel_comm",
@@ -153,11 +157,15 @@ def test_gradients_are_in_16_bits_unless_32_are_asked_for(bridge: Any, monkeypat
         ({"precision": "bf16-mixed"}, {}, "bf16_mixed", None),
         ({"precision": "fp8-mixed"}, {}, "bf16_with_fp8_current_scaling_mixed", True),
         (
-            {"precision": "fp8-mixed", "fp8_primary_weights": False},
+            {"precision": "fp8-mixed", "low_precision_weights": False},
             {"offload": "optimizer"},
             "bf16_with_fp8_current_scaling_mixed",
             False,
         ),
+        ({"precision": "mxfp8-mixed"}, {}, "bf16_with_mxfp8_mixed", True),
+        # Its recipe leaves fp8_param_gather off, the only one.
+        ({"precision": "fp8-block-mixed"}, {}, "bf16_with_fp8_subchannel_scaling_mixed", False),
+        ({"precision": "nvfp4-mixed"}, {}, "bf16_with_nvfp4_mixed", False),
         # Megatron-LM, training/arguments.py: states on the host with --fp8-param-gather need --fp8-recipe delayed.
         ({"precision": "fp8-mixed"}, {"offload": "optimizer"}, "bf16_with_fp8_delayed_scaling_mixed", True),
     ],
