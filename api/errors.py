@@ -63,6 +63,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "try-later": 503,
     "unauthenticated": 401,
     "unknown-cluster": 422,
+    "unknown-version": 422,
     "unknown-gpu": 422,
     "unknown-model": 422,
     "unknown-model-type": 422,

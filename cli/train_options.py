@@ -59,6 +59,7 @@ TRAIN: tuple[RequestOption, ...] = (
         complete=choices("Optimizer"),
     ),
     option("--framework", "framework", "The stack: any, fsdp2, deepspeed, megatron …", complete=choices("Framework")),
+    option("--framework-version", "framework_version", "Of the stack's program: 0.2.2, 2025-03; absent: the newest."),
     option("--lora-rank", "training.lora.rank", "Rank of the adapters.", int),
     option("--lora-modules", "training.lora.target_modules", "Matrices with adapters, between commas.", read=_list),
     option("--lora-save", "training.lora.modules_to_save", "Modules trained whole, between commas.", read=_list),

@@ -39,6 +39,7 @@ class Layout:
     `context_all_to_all` ranks that divide a sequence exchange heads for tokens before attention, one where a ring alone
     passes keys and values on.
     `overlap` says which traffic the framework is told to hide; None in answers of versions that did not say.
+    `framework_version` is the one that is planned for, None where a stack's are not told apart.
     `offload_modules` are the parts of layers that send what they keep to the host, none where all does or nothing;
     `offload_layers` is how many of the first layers send all they keep, None where it is no matter of layers.
     """
@@ -71,6 +72,7 @@ class Layout:
     offload_modules: tuple[str, ...] = ()
     context_all_to_all: int = 1
     offload_layers: int | None = None
+    framework_version: str | None = None
 
     @property
     def activation_offload_asked(self) -> bool | dict[str, int] | dict[str, list[str]]:

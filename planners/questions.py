@@ -181,7 +181,7 @@ class NamedLayout:
     """A layout, partial or whole, that a client wants set beside the plan.
 
     The degrees stand alone: those the question fixes do not hold for it. What of
-    the others is None is the question's own.
+    the others is None is the question's own, but for the version of another framework, which is its newest.
     """
 
     layout: LayoutRequest = field(default_factory=LayoutRequest)
@@ -192,6 +192,7 @@ class NamedLayout:
     offload_layers: int | None = None
     fused_cross_entropy: bool | None = None
     framework: str | None = None
+    framework_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,8 @@ class TrainingQuestion:
     `low_precision_weights` says whether weights that are multiplied in 8 or 4 bits are held so alone; None is the
     framework's default. `multi_token_prediction` counts the layers that predict tokens behind the next one.
     `offload_modules` are the parts of layers that `activation_offload` sends (`planners/jobs/offload_modules.py`),
-    empty meaning those worth it, or all that layers keep.
+    empty meaning those worth it, or all that layers keep. `framework_version` is one that the named framework is
+    planned in (`planners/stacks/releases.py`), None for its newest.
     """
 
     model: ModelSpec
@@ -238,6 +240,7 @@ class TrainingQuestion:
     objective: str = "throughput"
     deadline_seconds: float | None = None
     framework: str = "any"
+    framework_version: str | None = None
     resilience: Resilience = field(default_factory=Resilience)
     compare: tuple[NamedLayout, ...] = ()
 

@@ -151,6 +151,20 @@ class UnknownCluster(UnknownName):
     way_out = " GET /hardware and `plimsoll hardware` list all."
 
 
+class UnknownVersion(UnknownName):
+    """A version of a training stack that is not planned; the nearest that are, and the newest, are listed."""
+
+    code = "unknown-version"
+    thing = "version"
+
+    def __init__(self, name: str, *, program: str, nearest: Iterable[str], pointer: str = "/framework_version") -> None:
+        super().__init__(name, (), pointer=pointer)
+        self.nearest = tuple(nearest)
+        way_out = f"Nearest: {', '.join(self.nearest)}." if self.nearest else "Its versions are not told apart."
+        self.detail = f"Unknown version {name[:100]!r} of {program}. {way_out}"
+        self.args = (self.detail,)
+
+
 def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[str, ...]:
     """Return the known names most like `name`, best first.
 

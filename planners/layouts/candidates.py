@@ -98,6 +98,7 @@ class Candidates:
         index: int,
         *,
         framework: str,
+        framework_version: str | None = None,
         global_batch_size: int,
         offload_target: str,
         pipeline_schedule: str,
@@ -117,6 +118,7 @@ class Candidates:
         full_layers = int(self.full_layers[index])
         return Layout(
             framework=framework,
+            framework_version=framework_version,
             gpus=int(self.gpus[index]),
             data_parallel=int(self.data_parallel[index]),
             tensor_parallel=int(self.tensor_parallel[index]),
@@ -253,6 +255,7 @@ def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:
     return layouts.layout(
         index,
         framework=job.profile.name,
+        framework_version=None if job.profile.release is None else job.profile.release.version,
         global_batch_size=job.global_batch_size,
         # What nothing is put on needs no name.
         offload_target=job.offload_target if layouts.offload[index] else CPU,

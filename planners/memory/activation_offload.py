@@ -150,6 +150,13 @@ def _sent_parts(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
     return np.maximum(whole - np.where(rows.has_head & (rows.layers > 0), highest, 0.0), 0.0)
 
 
+def _saved_logits(active: Activity, job: Job) -> FloatArray:
+    """Return the log-softmax, or of a compiled loss the logits."""
+    if job.profile.loss.compiled:
+        return active.kept_logits
+    return FP32_BYTES / job.profile.loss.logits_bytes * active.logits
+
+
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
     """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
@@ -160,7 +167,7 @@ def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Ho
     again = active.repeated_saves * active.kept_layers if way != OVERLAPPED_ONCE else NO_BYTES
     layers = size * (held.stage_elements - held.root_elements) + held.layers_frozen
     weights = layers * active.kept_layers / np.maximum(rows.layers, 1)
-    log_softmax = np.where(layouts.fused_cross_entropy, 0.0, FP32_BYTES / job.profile.loss.logits_bytes * active.logits)
+    log_softmax = np.where(layouts.fused_cross_entropy, 0.0, _saved_logits(active, job))
     if way == SYNCHRONOUS:
         head = active.head + size * held.head_matrix_elements
         everything: FloatArray = active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax

@@ -578,7 +578,8 @@ def _head(job: Job, share: RankShare, casts: BoolArray) -> FloatArray:
 def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return logits, their upcast and their gradient at the worst event, and what of them the backward pass needs.
 
-    That is the log-softmax in fp32, or less where less was held.
+    That is the log-softmax in fp32, or less where less was held. A compiled loss needs the logits, and makes their
+    gradient beside them.
     """
     model, loss, layouts, tokens = job.model, job.profile.loss, share.layouts, share.tokens
     division = share.tensor if loss.vocabulary_parallel else 1.0
@@ -589,6 +590,10 @@ def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, F
     held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
     plain = tokens * model.vocabulary_size * held / division
     kept = plain * np.minimum(FP32_BYTES / whole, 1.0)
+    if loss.compiled:
+        is_whole = division == 1.0
+        own = tokens * model.vocabulary_size * job.precision.compute_bytes
+        plain, kept = np.where(is_whole, 2.0 * own, plain), np.where(is_whole, own, kept)
     is_fused = layouts.fused_cross_entropy
     if not any_of(is_fused):
         return plain, kept

@@ -287,7 +287,7 @@ def _layer_bytes(
             attention_gradients=live_at_attention(block, kernels, **split),
         ),
         at_first_matmuls=live_at_first_products(block, kernels, **learning),
-        not_recomputed_bytes=not_recomputed_bytes(block, **recomputed, adds_biases_apart=casts_products),
+        not_recomputed_bytes=not_recomputed_bytes(block, kernels, **recomputed, adds_biases_apart=casts_products),
         selective_input_bytes=selective_input_bytes(block, **recomputed),
         at_expert_matmuls=live_at_experts_first_product(block, kernels, **sizes),
         experts_last_product=live_at_experts_last_product(block, kernels, **sizes),
@@ -299,7 +299,7 @@ def _layer_bytes(
         saved_routing_bytes=latest_routing_bytes(block, kernels, size),
         weighed_outputs=beside_weighed_outputs(block, kernels, size),
         at_expert_reduction=live_at_expert_reduction(block, whole, size),
-        scattered_bytes=scattered_bytes(block, **recomputed),
+        scattered_bytes=scattered_bytes(block, kernels, **recomputed),
         exchanged_bytes=exchanged_bytes(block, **recomputed),
         input_width=checkpoint_width(block),
         at_input_norm_bytes=norm_backward_bytes(block, kernels, size),
@@ -345,7 +345,7 @@ def head_bytes(job: Job) -> tuple[SavedBytes, SavedBytes]:
 def _head_bytes(
     head: BlockWeights, same: ByIdentity[Profile], attention: str, size: int
 ) -> tuple[SavedBytes, SavedBytes]:
-    kernels = same.value.kernels
+    kernels = same.value.kernels.of_head
     return (
         saved_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
         _cast_bytes(head, kernels, attention, size, adapters_by_input(head.block, head.trainable)),

@@ -79,7 +79,7 @@ def selectively_saved_bytes(
     # A product that writes keys and values at once is wider than the tensor that it is named after.
     written = {op.output: op.matmul_shape[1] for op in block.operations if op.matmul_shape is not None}
     widths = {tensor.name: max(tensor.width, written.get(tensor.name, 0)) for tensor in block.tensors}
-    outputs = (*_saved_outputs(block, adds_biases_apart), *(operation.output for operation in attentions))
+    outputs = (*_saved_outputs(block, kernels, adds_biases_apart), *(operation.output for operation in attentions))
     # Of a row-parallel product every rank's part of the sum is as long as the whole.
     row_parallel = {op.output for op in block.operations if op.is_row_parallel}
     products = by_division(block, ((name, element_bytes * widths[name]) for name in outputs), gathered=row_parallel)
@@ -144,16 +144,17 @@ def _statistic_bytes(block: Block, kernels: Kernels) -> int:
     return kernels.flash_statistic_bytes * heads
 
 
-def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+def scattered_bytes(block: Block, kernels: Kernels, *, policy: str, element_bytes: int) -> int:
     """Return what is saved of each token of a rank once sums over tensor-parallel ranks are scattered by token.
 
-    torchtitan's list names the reduce-scatters, so that their outputs are saved as well.
+    torchtitan's list names the reduce-scatters, so that their outputs are saved as well; compiled, but for the last.
     """
     if policy != "alternate_matmuls":
         return 0
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    dense = (op for op in block.operations if op.is_row_parallel and op.output not in DISPATCHED_TENSORS)
-    return element_bytes * sum(widths[operation.output] for operation in dense)
+    unneeded = _last_output(block) if kernels.compiled else ()
+    dense = (op.output for op in block.operations if op.is_row_parallel and op.output not in DISPATCHED_TENSORS)
+    return element_bytes * sum(widths[output] for output in dense if output not in unneeded)
 
 
 def exchanged_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
@@ -173,34 +174,41 @@ def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> i
 
 
 def not_recomputed_bytes(
-    block: Block, *, policy: str, element_bytes: int, adds_biases_apart: bool = False
+    block: Block, kernels: Kernels, *, policy: str, element_bytes: int, adds_biases_apart: bool = False
 ) -> tuple[int, int]:
     """Return what is saved of a token that the layer's second run does not take up, which stops before its end.
 
     The layer's last product, where it is among those saved, is saved until the layer has been differentiated: every
-    rank's part of the sum, and, over tensor-parallel ranks, the scattered sum of a rank's own tokens.
+    rank's part of the sum, and, over tensor-parallel ranks, the scattered sum of a rank's own tokens. Compiled it is
+    not saved.
     """
-    if policy != "alternate_matmuls":
+    if policy != "alternate_matmuls" or kernels.compiled:
         return 0, 0
     widths = {tensor.name: tensor.width for tensor in block.tensors}
-    kept = _saved_outputs(block, adds_biases_apart)
+    kept = _saved_outputs(block, kernels, adds_biases_apart)
     saved = [output for output in kept if output not in (*DISPATCHED_TENSORS, *EXPERT_TENSORS)]
-    last = [operation.output for operation in block.operations if operation.is_row_parallel][-1:]
+    last = _last_output(block)
     part = element_bytes * sum(widths[output] for output in last if output in saved[-1:])
     return part, element_bytes * sum(widths[output] for output in last if output not in DISPATCHED_TENSORS)
 
 
-def _saved_outputs(block: Block, adds_biases_apart: bool) -> Iterator[str]:
+def _last_output(block: Block) -> tuple[str, ...]:
+    """Return what a layer's last product writes, which is added to the residual and needed for no gradient."""
+    return tuple(operation.output for operation in block.operations if operation.is_row_parallel)[-1:]
+
+
+def _saved_outputs(block: Block, kernels: Kernels, adds_biases_apart: bool) -> Iterator[str]:
     """Yield what the first, third, fifth … product writes.
 
     torchtitan's list names aten.mm and counts its calls; a product with a bias is
     aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py), unless the bias is added
     afterwards. Neither is the router's (`per_op_sac_force_recompute_mm_shapes_by_fqns`), nor the experts' grouped one,
-    which is an operation of its own.
+    which is an operation of its own. Compiled, what no gradient needs is not saved though the list names it.
     """
+    unneeded = _last_output(block) if kernels.compiled else ()
     plain = [product for product in _products(block) if adds_biases_apart or not product.has_bias]
     for product in plain[::2]:
-        yield from product.outputs
+        yield from (output for output in product.outputs if output not in unneeded)
 
 
 def _products(block: Block) -> Iterator[_Product]:

@@ -18,7 +18,7 @@ from plimsoll.planners.stacks.profile import Profile, profiles_to_search, runnin
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
     """Return the job through every framework that may run it; raise where none can."""
-    profiles, asked = profiles_to_search(question.framework), _asked_of(question)
+    profiles, asked = profiles_to_search(question.framework, question.framework_version), _asked_of(question)
     able = [profile for profile in profiles if not _problems(question, profile, asked)]
     if not able:
         raise _unable(question, profiles)

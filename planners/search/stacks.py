@@ -13,7 +13,11 @@ from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 
 def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:
     """Return the stacks that were searched, by name, and with `any` why each of the others was not."""
-    others = [profile for profile in profiles_to_search(question.framework) if profile.name not in searched]
+    others = [
+        profile
+        for profile in profiles_to_search(question.framework, question.framework_version)
+        if profile.name not in searched
+    ]
     return SearchedStacks(
         searched=tuple(searched),
         unmeasured=tuple(name for name in searched if not load_profile(name).measured),
@@ -60,7 +64,11 @@ def unmeasured_note(
 def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks, *, measured_on_host: bool) -> str:
     """Return why others than measured stacks were searched, in a sentence: what those lack, or where their room is."""
     if set(stacks.searched) == set(stacks.unmeasured):
-        measured = [profile for profile in profiles_to_search(question.framework) if profile.measured]
+        measured = [
+            profile
+            for profile in profiles_to_search(question.framework, question.framework_version)
+            if profile.measured
+        ]
         return what_none_has(question, measured, subject="No measured stack")
     if measured_on_host:
         return "The best layout of the measured stacks that can run this job keeps states in host memory."

@@ -76,7 +76,7 @@ def every_broken_rule(question: TrainingQuestion) -> tuple[Violation, ...]:
 
 def fixed_violations(question: TrainingQuestion) -> tuple[Violation, ...]:
     """Return every rule that the fixed degrees break whatever the others are."""
-    works = functools.partial(_works, question, profiles_to_search(question.framework))
+    works = functools.partial(_works, question, profiles_to_search(question.framework, question.framework_version))
     return (
         *(violation for rule in RULES_OF_REQUESTS for violation in rule.violations(question, works)),
         *_of_degrees(question),
@@ -123,7 +123,11 @@ def stack_violations(question: TrainingQuestion, profile: Profile) -> tuple[Viol
 
 def _able(question: TrainingQuestion) -> list[Profile]:
     """Return the frameworks that may run the job, as they do with its kernels and optimizer."""
-    able = (profile for profile in profiles_to_search(question.framework) if why_unsupported(question, profile) is None)
+    able = (
+        profile
+        for profile in profiles_to_search(question.framework, question.framework_version)
+        if why_unsupported(question, profile) is None
+    )
     return [running_profile(profile, question.kernels, question.optimizer) for profile in able]
 
 

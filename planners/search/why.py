@@ -77,6 +77,8 @@ def _compared(
 def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
     given = {name: value for name in (*TRAINING_FIELDS, "framework") if (value := getattr(named, name)) is not None}
+    if named.framework_version is not None or given.get("framework", question.framework) != question.framework:
+        given["framework_version"] = named.framework_version
     if "activation_offload" in given:
         given["offload_modules"], given["offload_layers"] = named.offload_modules, named.offload_layers
     return replace(question, layout=named.layout, compare=(), **given)

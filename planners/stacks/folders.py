@@ -7,8 +7,8 @@ key by key. A value is replaced whole, be it a list or a table within a table (b
 `states`, by precision: whoever states one of its keys states them all.
 
 `OWN` is never inherited, because it says where numbers come from: a stack states it itself, or is refused. Of another
-stack neither are `variants`, kernels that somebody looked at there, what single `optimizers` change, `is_textbook` and
-`aliases`.
+stack neither are `variants`, kernels that somebody looked at there, what single `optimizers` change, `releases`,
+`is_textbook` and `aliases`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OWN: Mapping[str, frozenset[str]] = {
     STACK: frozenset({"title", "listed", "measured", "sources", "versions", "band"}),
     TIMING: frozenset({"measured", "provenance", "low", "high", "expert_low", "expert_high"}),
 }
-NEVER_INHERITED = frozenset({"aliases", "variants", "optimizers", "is_textbook"})
+NEVER_INHERITED = frozenset({"aliases", "variants", "optimizers", "is_textbook", "releases"})
 REPLACED_WHOLE = frozenset({"states"})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll.planners.formats.precision import PRECISIONS
@@ -39,6 +39,15 @@ from plimsoll.planners.stacks.records import (
     WeightTraffic,
     ZeroBuckets,
 )
+from plimsoll.planners.stacks.releases import (
+    UNKNOWN_RUNS_SPREAD,
+    Release,
+    ReleaseEntry,
+    known_version,
+    known_versions,
+    release_entries,
+    release_in,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,8 @@ class Profile:
     """One training stack's memory behaviour and abilities, with its sources.
 
     `listed` is its place where stacks are offered, `aliases` are what people call it besides. `versions` are the
-    releases that its facts were read from, by program. `is_textbook` marks the sums of papers, which no program runs
+    releases that its facts were read from, by program, the one first that is versioned. `release` is the one that is
+    planned, None where its file tells none apart. `is_textbook` marks the sums of papers, which no program runs
     and which count no tensors at work in the backward pass. `kernel_choices` are the ways of running the model's
     operations that the file tells apart, `own_optimizers` those with which a job runs otherwise than the rest of the
     file says. `low_precision` has what products in 8 and 4 bits keep, by precision; in those that are not there they
@@ -96,6 +106,7 @@ class Profile:
     own_optimizers: tuple[str, ...]
     unties_head: bool
     loads_whole_weights: bool
+    release: Release | None = None
 
     def sharding_policy(self, zero_stage: int) -> ShardingPolicy:
         """Return the policy by which the stack places weights in a ZeRO stage."""
@@ -112,17 +123,52 @@ def stack_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def load_profile(name: str, kernels: str | None = None, optimizer: str | None = None) -> Profile:
+def load_profile(
+    name: str, kernels: str | None = None, optimizer: str | None = None, version: str | None = None
+) -> Profile:
     """Return a stack's profile, changed as its file's table `variants` says for the kernels.
 
-    So does the table `optimizers` for an optimizer that it names. Raises `UnknownName` for a stack that nobody knows.
+    So does the table `optimizers` for an optimizer that it names, and the list `releases` for a `version` of those that
+    `stack_versions` has. Raises `UnknownName` for a stack that nobody knows, `UnknownVersion` for a version.
     """
-    if name not in stack_names():
-        raise UnknownName(name, ("any", *stack_names()), pointer="/framework")
-    table = shipped().table(name, STACK)
+    table = _table_of(name)
+    found = release_in(_program(table), release_entries(table), version)
+    if found is not None:
+        table = found[0].applied(table)
     if kernels is not None:
         table = overlaid(table, table["variants"][kernels])
-    return profile_of(name, overlaid(table, table.get("optimizers", {}).get(optimizer, {})))
+        table = table if found is None else overlaid(table, found[0].variant(kernels))
+    profile = profile_of(name, overlaid(table, table.get("optimizers", {}).get(optimizer, {})))
+    return profile if found is None else _in_release(profile, *found)
+
+
+def stack_versions(name: str) -> tuple[str, ...]:
+    """Return the versions that a stack is planned in, oldest first; none where its file tells none apart."""
+    return known_versions(release_entries(_table_of(name)))
+
+
+def stack_version(name: str, asked: str) -> str:
+    """Return which of a stack's versions is meant; raises `UnknownVersion`."""
+    table = _table_of(name)
+    return known_version(_program(table), release_entries(table), asked)
+
+
+def _table_of(name: str) -> dict[str, Any]:
+    if name not in stack_names():
+        raise UnknownName(name, ("any", *stack_names()), pointer="/framework")
+    return shipped().table(name, STACK)
+
+
+def _program(table: Mapping[str, Any]) -> str:
+    return next(iter(table["versions"]), str(table["title"]))
+
+
+def _in_release(profile: Profile, entry: ReleaseEntry, release: Release) -> Profile:
+    """Return a profile that knows its release, with a wider band where no run of it is known."""
+    band = profile.band
+    if not release.has_runs and "band" not in entry.changes:
+        band = replace(band, low=band.low / UNKNOWN_RUNS_SPREAD, high=band.high * UNKNOWN_RUNS_SPREAD)
+    return replace(profile, release=release, band=band)
 
 
 def usual_precision(framework: str) -> str:
@@ -134,13 +180,18 @@ def usual_precision(framework: str) -> str:
 def running_profile(profile: Profile, kernels: str | None, optimizer: str) -> Profile:
     """Return a stack's profile as it runs a job with such kernels and optimizer; itself where neither differs."""
     own = optimizer if optimizer in profile.own_optimizers else None
-    return profile if kernels is None and own is None else load_profile(profile.name, kernels, own)
+    if kernels is None and own is None:
+        return profile
+    return load_profile(profile.name, kernels, own, None if profile.release is None else profile.release.version)
 
 
-def profiles_to_search(framework: str) -> tuple[Profile, ...]:
-    """Return the named profile, or for `any` every stack but the textbook, those that were measured first."""
+def profiles_to_search(framework: str, version: str | None = None) -> tuple[Profile, ...]:
+    """Return the named profile, or for `any` every stack but the textbook, those that were measured first.
+
+    A named one is that of the `version`, by default the newest, as each of all is.
+    """
     if framework != "any":
-        return (load_profile(framework),)
+        return (load_profile(framework, version=version),)
     stacks = (load_profile(name) for name in stack_names())
     return tuple(sorted((each for each in stacks if not each.is_textbook), key=lambda profile: not profile.measured))
 
@@ -161,7 +212,7 @@ def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
     unknown = set(table["states"]) - set(PRECISIONS)
     if unknown:
         raise ValueError(f"{name}, states: {', '.join(sorted(unknown))} is no precision.")
-    said = {key: value for key, value in table.items() if key not in ("variants", "optimizers")}
+    said = {key: value for key, value in table.items() if key not in ("variants", "optimizers", "releases")}
     made = {
         "name": name,
         "kernel_choices": list(table.get("variants", {})),

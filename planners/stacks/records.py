@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from plimsoll.planners.ground.terms import (
@@ -129,11 +129,12 @@ class Kernels:
     they kept in 16 bits (0: they keep fp8).
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     `norms_scale_in_fp32` marks norms in separate operations that multiply by their scale before they cast down,
-    whatever the family. `repeats_shared_heads` copies keys and values for every query head that shares them.
-    `rotary_table_bytes` are of each cosine and sine of a table that is made of all the model's positions for good
-    (0: of the sequence's, in the compute format, for the passes); the families of `doubled_tables` repeat both for a
-    pair's second feature. Beside adapters every layer has a table of its own, but for the families of `one_table_from`
-    with so many positions or more.
+    whatever the family. `compiled` marks layers that torch.compile runs: its partitioner saves what some gradient
+    needs, and nothing else that recomputation would keep. `repeats_shared_heads` copies keys and values for every query
+    head that shares them. `rotary_table_bytes` are of each cosine and sine of a table that is made of all the model's
+    positions for good (0: of the sequence's, in the compute format, for the passes); the families of `doubled_tables`
+    repeat both for a pair's second feature. Beside adapters every layer has a table of its own, but for the families of
+    `one_table_from` with so many positions or more.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -160,10 +161,16 @@ class Kernels:
     works_in_place: bool
     fp8_cast_bytes: int
     norms_scale_in_fp32: bool
+    compiled: bool
     repeats_shared_heads: bool
     rotary_table_bytes: int
     doubled_tables: tuple[str, ...]
     one_table_from: Mapping[str, int]
+
+    @property
+    def of_head(self) -> Kernels:
+        """Return those of the last norm and the head, which a compiler of layers leaves as they are."""
+        return replace(self, norm_keeps_fp32=True) if self.compiled else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +226,9 @@ class LossPath:
     token and vocabulary entry of a chunk. `replicas_return_logits` marks a stack whose whole replicas return the logits
     with the loss, in fp32 under mixed precision, and a clone of them where nothing is recomputed. A loss of
     `sequence_chunks` parts of every sequence (0: of whole ones) casts one part's logits at a time, and the head has a
-    gradient of each; then no bytes above are read.
+    gradient of each; then no bytes above are read. Nor are those of a loss that is `compiled`, but where tensor
+    parallelism divides the vocabulary: it keeps the logits as the head gave them, with a maximum and a sum of each
+    token, and one kernel makes their gradient beside them.
     """
 
     logits_bytes: int
@@ -232,6 +241,7 @@ class LossPath:
     fused_chunk_bytes: int
     replicas_return_logits: bool
     sequence_chunks: int
+    compiled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +261,8 @@ class WeightTraffic:
     `tied_gradients_meet`: the gradients that a tied table has of the embedding and of the head are whole tables, and
     are added up. `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
     and reductions of their own; with `tied_table_last` a tied table stands behind the norm in the one unit of both.
+    `keeps_root` marks a root that stays gathered for a loss outside the model too, as FSDP2's did whatever it was told
+    before torch 2.8 (pytorch/pytorch#154704).
     """
 
     gathering: Mapping[str, Gathering]
@@ -262,6 +274,7 @@ class WeightTraffic:
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
     tied_table_last: bool
+    keeps_root: bool
     gather_copies: bool
     whole_embedding_gradient: bool
     tied_gradients_meet: bool

@@ -140,7 +140,7 @@ def _planned(change: Change, asked: TrainingQuestion, best: BestLayout, *, only_
     if question.hardware.gpus.minimum != question.hardware.gpus.maximum:
         told = on_gpus(told, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus))
     if question.framework != asked.framework and change.change.get("framework") is None:
-        told = replace(told, framework=chosen.layout.framework)
+        told = replace(told, framework=chosen.layout.framework, framework_version=None)
     return chosen if told is question else best(told, only_room=only_room)
 
 
@@ -201,6 +201,8 @@ def _further(
     further: dict[str, Any] = {}
     if changed.framework != asked.framework and "framework" not in shown:
         further["framework"] = layout.framework
+    if changed.framework_version != asked.framework_version:
+        further["framework_version"] = changed.framework_version
     if "layout" not in shown and changed.layout == LayoutRequest() != asked.layout:
         further["layout"] = {}
     elif "layout" not in shown:

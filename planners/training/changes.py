@@ -134,7 +134,7 @@ def _narrower_states(question: TrainingQuestion) -> Iterator[Change]:
         yield _change(question, reason, optimizer=narrow)
         # The stack that was named may not have it.
         if question.framework != "any":
-            changed = replace(question, optimizer=narrow, framework="any")
+            changed = replace(question, optimizer=narrow, framework="any", framework_version=None)
             change = {"training.optimizer": narrow, "framework": None}
             yield Change(kind="optimizer", change=change, question=changed, reason=reason)
 
@@ -235,7 +235,7 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
         yield Change(kind="layout", change={"layout": {}}, question=changed, reason=reason)
     if question.framework != "any":
         reason = "Another framework fits this job."
-        changed = replace(question, framework="any")
+        changed = replace(question, framework="any", framework_version=None)
         yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
 
 
@@ -283,7 +283,9 @@ def _on_drives(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Cha
     is_able = pinned.framework != "any" and NVME in load_profile(pinned.framework).can.offload_targets
     target = {"offload_target": NVME}
     change: dict[str, Any] = {"layout.offload_target": NVME} if asked == LayoutRequest() else {"layout": target}
-    swapped = replace(pinned, framework=pinned.framework if is_able else "any", layout=LayoutRequest(**target))
+    swapped = replace(pinned, layout=LayoutRequest(**target))
+    if not is_able:
+        swapped = replace(swapped, framework="any", framework_version=None)
     unknown = "" if pinned.hardware.nvme_bytes_per_second else " Set hardware.nvme_bytes_per_second to what they give."
     reason = f"For nodes with NVMe drives, which hold what the host has no memory for.{unknown}"
     yield Change(kind="nvme", change=change, question=swapped, reason=reason)
@@ -308,7 +310,7 @@ def _freed(pinned: TrainingQuestion) -> tuple[dict[str, Any], TrainingQuestion]:
     change |= {"layout": {}} if pinned.layout != LayoutRequest() else {}
     change |= {"framework": "any"} if pinned.framework != "any" else {}
     fields = {field.removeprefix("training."): value for field, value in change.items() if field != "layout"}
-    return change, replace(pinned, **fields, layout=LayoutRequest())
+    return change, replace(pinned, **fields, framework_version=None, layout=LayoutRequest())
 
 
 def _fewer_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
@@ -378,7 +380,7 @@ def _adapters(question: TrainingQuestion) -> Iterator[Change]:
     }
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
         framework = question.framework if question.framework in ("any", textbook().name) else "any"
-        changed = replace(question, method=method, framework=framework, layout=LayoutRequest())
+        changed = replace(question, method=method, framework=framework, framework_version=None, layout=LayoutRequest())
         yield Change(kind=method, change={"training.method": method}, question=changed, reason=reasons[method])
 
 

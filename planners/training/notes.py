@@ -25,6 +25,7 @@ from plimsoll.planners.plans import Layout, TrainingPlan
 from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
+from plimsoll.planners.stacks.releases import Release
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
 from plimsoll.planners.timing.utilization import highest_utilization
@@ -153,8 +154,19 @@ def _told_apart(*times: float) -> list[str]:
     return texts
 
 
+def _version(release: Release, *, is_asked: bool) -> str:
+    """Return which release is planned for, which others are planned like it, and whether a run of any is known."""
+    first, last = release.alike
+    alike = "" if first == last else f", as all from {first} to {last} are"
+    unknown = "" if release.has_runs else " No measured run of it is on record, so the memory's bounds are wider."
+    asked = "" if is_asked else " Set framework_version where yours is another."
+    return f"The plan is for {release.program} {release.version}{alike}.{unknown}{asked}"
+
+
 def _memory(told: Told) -> Iterator[str]:
     profile, job = told.job.profile, told.job
+    if profile.release is not None:
+        yield _version(profile.release, is_asked=told.question.framework_version is not None)
     bounds = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate"
     yield (
         f"Memory follows the profile {profile.name!r} ({profile.title}). The peak may be {bounds}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -10,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName, UnknownVersion
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.terms import (
@@ -44,7 +45,7 @@ from plimsoll.planners.questions import (
     TrainingQuestion,
 )
 from plimsoll.planners.stacks.folders import shipped
-from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_precision
+from plimsoll.planners.stacks.profile import load_profile, stack_names, stack_version, usual_precision
 from plimsoll.service.requests.defaults import ATTENTION, GLOBAL_BATCH_SIZE, PRECISION, SEQUENCE_LENGTH
 from plimsoll.service.requests.hardware import HardwareRequest
 from plimsoll.service.requests.models import ModelRef
@@ -87,6 +88,16 @@ MOST_COMPARED = 16
 MOST_COMPANIONS = 8
 MOST_FURTHER_TOKENS = 64
 MOST_EXPERT_IMBALANCE = 10_000.0  # no rank gets more than the tokens of all that share the experts
+
+
+FrameworkVersion: TypeAlias = Annotated[
+    Name,
+    Field(
+        description="The version of the named framework, as its program numbers its releases (`0.2.2`, `4.57`), or the "
+        "month of its source (`2025-03`). Absent: the newest that is planned, which layout and assumptions name. One "
+        "that is not planned is refused with the nearest that are."
+    ),
+]
 
 
 class LoraPart(Wire):
@@ -346,6 +357,7 @@ class ComparedLayout(LayoutPart):
     activation_offload: ActivationOffloadRef | None = None
     fused_cross_entropy: bool | None = None
     framework: Framework | None = None
+    framework_version: FrameworkVersion | None = None
 
     def to_named_layout(self) -> NamedLayout:
         """Return the planner's value of it."""
@@ -412,6 +424,7 @@ class TrainRequest(Wire):
     objective: TrainingObjective = "throughput"
     deadline_seconds: Seconds | None = None
     framework: Framework = "any"
+    framework_version: FrameworkVersion | None = None
     resilience: ResiliencePart = ResiliencePart()
     compare: Annotated[
         list[ComparedLayout],
@@ -476,6 +489,12 @@ class TrainRequest(Wire):
                 pointer="/resilience/repair_seconds",
             )
 
+    def _compared(self, number: int, asked: ComparedLayout) -> NamedLayout:
+        """Return the planner's value of a compared layout; its version is of its framework, or of the request's."""
+        framework = asked.framework or self.framework
+        version = _version_meant(framework, asked.framework_version, f"/compare/{number}/framework_version")
+        return replace(asked.to_named_layout(), framework_version=version)
+
     def to_question(self, model: ModelSpec, hardware: Hardware) -> TrainingQuestion:
         """Return the planner's question; raises InvalidQuestion for what nothing asked for would read."""
         self.refuse_what_nothing_reads()
@@ -487,9 +506,25 @@ class TrainRequest(Wire):
             objective=self.objective,
             deadline_seconds=self.deadline_seconds,
             framework=self.framework,
+            framework_version=_version_meant(self.framework, self.framework_version, "/framework_version"),
             resilience=self.resilience.to_resilience(),
-            compare=tuple(each.to_named_layout() for each in self.compare),
+            compare=tuple(self._compared(number, each) for number, each in enumerate(self.compare)),
         )
+
+
+def _version_meant(framework: str, version: str | None, pointer: str) -> str | None:
+    """Return the version that a framework is planned in; raises `UnknownVersion`, or `InvalidQuestion` of any."""
+    if version is None:
+        return None
+    if framework not in stack_names():
+        raise InvalidQuestion(
+            "framework_version is that of a named framework. Say which, or leave it away.", pointer=pointer
+        )
+    try:
+        return stack_version(framework, version)
+    except UnknownVersion as unknown:
+        unknown.pointer = pointer
+        raise
 
 
 def _usual_attention(framework: str, asked: Mapping[str, Any]) -> str:

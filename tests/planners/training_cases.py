@@ -21,7 +21,8 @@ from tests.planners.factories import question
 
 def job(framework: str = "reference", **changes: Any) -> Job:
     """Return a job through one profile."""
-    return training_job(question(framework=framework, **changes), load_profile(framework))
+    profile = load_profile(framework, version=changes.get("framework_version"))
+    return training_job(question(framework=framework, **changes), profile)
 
 
 def one_layout(**degrees: int | bool) -> Candidates:

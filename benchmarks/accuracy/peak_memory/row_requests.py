@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.peak_memory.measured_models import measured_config
@@ -14,6 +17,7 @@ from plimsoll.planners.jobs.pipeline_layouts import own_way
 from plimsoll.planners.stacks.profile import load_profile
 
 Row = Mapping[str, str]
+DATA = Path(__file__).parents[2] / "data"
 GPUS = {
     "A100-80GB": "a100-sxm-80gb",
     "A100-SXM4-40GB": "a100-sxm-40gb",
@@ -84,7 +88,20 @@ def row_request(row: Row) -> dict[str, Any]:
         "training": training,
         "layout": layout,
         "framework": framework,
+        **stated_version(row),
     }
+
+
+def stated_version(row: Row) -> dict[str, str]:
+    """Return the version of a row's framework as a request has it; nothing where its source states none."""
+    version = _versions().get(row["source"]) if "source" in row else None
+    return {} if version is None else {"framework_version": version}
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    with (DATA / "framework_versions.csv").open(newline="", encoding="utf-8") as file:
+        return {row["source"]: row["framework_version"] for row in csv.DictReader(file)}
 
 
 def nanotron_row(row: Row) -> dict[str, str]:

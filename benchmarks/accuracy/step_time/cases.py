@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.peak_memory.row_requests import nanotron_row, row_request
+from benchmarks.accuracy.peak_memory.row_requests import nanotron_row, row_request, stated_version
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.families import describe_config
@@ -371,6 +371,7 @@ def _request(
             "overlap": {"expert_parallel": False},
         },
         "framework": framework,
+        **stated_version(row),
     }
 
 

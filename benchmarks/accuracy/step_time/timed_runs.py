@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.accuracy.asking import Json, Refused, Service
 from benchmarks.accuracy.judged import Judged
-from benchmarks.accuracy.peak_memory.row_requests import row_request
+from benchmarks.accuracy.peak_memory.row_requests import row_request, stated_version
 from benchmarks.accuracy.step_time.cases import DATA, Case
 
 DENSE, EXPERTS, SWEEP, ADAPTERS = "dense", "experts", "nanotron's sweep", "adapters"
@@ -142,6 +142,7 @@ def fresh_request(row: Row) -> dict[str, Any]:
         "training": training,
         "layout": json.loads(row["layout"] or "{}"),
         "framework": row["framework"],
+        **stated_version(row),
     }
 
 

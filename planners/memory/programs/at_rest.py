@@ -12,7 +12,7 @@ from plimsoll.planners.layouts.candidates import SELECTIVE, BoolArray, Candidate
 from plimsoll.planners.layouts.stages import StageRows, layers_of_lowest, waiting_in_chunks
 from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes
-from plimsoll.planners.memory.programs.logits import stage_logits
+from plimsoll.planners.memory.programs.logits import is_compiled, stage_logits
 from plimsoll.planners.memory.programs.question import Question
 from plimsoll.planners.memory.rotary_tables import (
     has_tables_of_layers,
@@ -81,11 +81,14 @@ def _gathered_for_head(asked: Question) -> FloatArray:
 
 
 def pipeline_output(asked: Question) -> FloatArray:
-    """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does."""
+    """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does.
+
+    A compiled loss keeps the same ones for its own gradient.
+    """
     job, is_piped = asked.job, asked.layouts.pipeline_parallel > 1
     if not job.profile.loss.pipelines_keep_output or not any_of(is_piped):
         return NO_BYTES
-    return np.where(is_piped, job.precision.compute_bytes * stage_logits(asked), 0.0)
+    return np.where(is_piped & ~is_compiled(asked), job.precision.compute_bytes * stage_logits(asked), 0.0)
 
 
 def waiting_micro_batch(asked: Question) -> FloatArray:

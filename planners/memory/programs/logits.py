@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.layouts.candidates import NONE, FloatArray, any_of
+from plimsoll.planners.layouts.candidates import NONE, BoolArray, FloatArray, any_of
 from plimsoll.planners.memory.activity import casts_weights
 from plimsoll.planners.memory.preference_loss import PreferenceLoss, compares, preference_loss
 from plimsoll.planners.memory.programs.question import Question
@@ -18,6 +18,18 @@ def stage_logits(asked: Question) -> FloatArray:
     division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
     logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
     return np.where(asked.rows.has_head, logits, 0.0)
+
+
+def is_compiled(asked: Question) -> BoolArray:
+    """Return where the loss is one compiled kernel each way: not over ranks that divide the vocabulary.
+
+    Source: torch 2.13, _functorch/partitioners.py, `min_cut_rematerialization_partition`, of a cross-entropy of logits
+    that are cast to fp32: the logits, their maxima and the logarithms of their sums are saved, and the gradient is one
+    pointwise kernel.
+    """
+    is_whole = asked.layouts.tensor_parallel == 1
+    found: BoolArray = is_whole if asked.job.profile.loss.vocabulary_parallel else np.ones_like(is_whole)
+    return found & np.bool_(asked.job.profile.loss.compiled)
 
 
 def chunk_part(asked: Question) -> float:
@@ -33,15 +45,17 @@ def forward_logits(asked: Question) -> FloatArray:
     """Return what the loss holds of the logits at the forward pass's end.
 
     In chunks those are the logits of all, the log-softmax of all, and one chunk's cast; a fused loss holds all that it
-    ever does.
+    ever does, a compiled one the logits alone.
     """
     loss, size = asked.job.profile.loss, asked.job.precision.compute_bytes
     if compares(asked.job):
         return np.where(asked.rows.has_head, np.ceil(_of_pairs(asked).forward), 0.0)
     if loss.sequence_chunks:
         cast = FP32_BYTES * chunk_part(asked) if size < FP32_BYTES else 0.0
-        return np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
+        in_chunks = np.ceil(stage_logits(asked) * (size + FP32_BYTES + cast))
+        return np.where(is_compiled(asked), np.ceil(stage_logits(asked) * size), in_chunks)
     plain = np.ceil(asked.active.logits * (loss.forward_logits_bytes / loss.logits_bytes))
+    plain = np.where(is_compiled(asked), np.ceil(stage_logits(asked) * size), plain)
     return np.where(asked.layouts.fused_cross_entropy, np.ceil(asked.active.logits) + _fused_product(asked), plain)
 
 
@@ -96,13 +110,16 @@ def _fused_product(asked: Question) -> FloatArray:
 def differentiated_logits(asked: Question) -> FloatArray:
     """Return what is live of the logits as the loss is differentiated; a fused loss has done so forwards.
 
-    In chunks that is what was kept of all, and for one of them the loss's gradient and the log-softmax's.
+    In chunks that is what was kept of all, and for one of them the loss's gradient and the log-softmax's; compiled, its
+    logits' gradient alone.
     """
     active = asked.active
     if compares(asked.job):
         return np.ceil(active.logits)
     if asked.job.profile.loss.sequence_chunks:
-        return np.ceil(stage_logits(asked) * FP32_BYTES * (1.0 + 2.0 * chunk_part(asked)))
+        part, size = chunk_part(asked), asked.job.precision.compute_bytes
+        in_chunks = np.ceil(stage_logits(asked) * FP32_BYTES * (1.0 + 2.0 * part))
+        return np.where(is_compiled(asked), np.ceil(stage_logits(asked) * size * (1.0 + part)), in_chunks)
     return np.where(asked.layouts.fused_cross_entropy, np.ceil(active.kept_logits), np.ceil(active.logits))
 
 

@@ -63,6 +63,7 @@ def sharded_stage(asked: Question) -> ShardedStage:
     table = np.ceil(size * (held.root_elements - held.head_elements))
     kernels = job.profile.kernels
     received = np.ceil(received_gradient_bytes(layouts, rows, job, active.p2p_message))
+    stays_for_loss = job.profile.loss.inside_model or traffic.keeps_root
     is_mixture_unit = np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1)
     return ShardedStage(
         rest=at_rest(asked, keeps_gradients=adds_up),
@@ -70,8 +71,8 @@ def sharded_stage(asked: Question) -> ShardedStage:
         gathering=gathering,
         first=first,
         head=head,
-        loss_inside_root=not traffic.vocabulary_units and job.profile.loss.inside_model,
-        loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or job.profile.loss.inside_model),
+        loss_inside_root=not (traffic.vocabulary_units or traffic.keeps_root) and job.profile.loss.inside_model,
+        loss_behind_root=traffic.gather_copies and not (traffic.vocabulary_units or stays_for_loss),
         gathers_before_loss=compares(job),
         closes_before_loss=traffic.vocabulary_units and not job.profile.loss.inside_model,
         others=some(others),
@@ -224,7 +225,7 @@ def embedding_output(asked: Question) -> FloatArray:
 def _last_norm(asked: Question) -> FloatArray:
     """Return what is live as the norm before the head is differentiated: what it keeps, and its own products."""
     job, layouts = asked.job, asked.layouts
-    per_feature = norm_backward_bytes(job.head.block, job.profile.kernels, job.precision.compute_bytes)
+    per_feature = norm_backward_bytes(job.head.block, job.profile.kernels.of_head, job.precision.compute_bytes)
     divided = np.where(layouts.sequence_parallel, layouts.tensor_parallel, 1)
     tokens = layouts.local_tokens(job.sequence_length) / divided
     return np.where(asked.rows.has_head, tokens * job.model.hidden_size * per_feature, 0.0)

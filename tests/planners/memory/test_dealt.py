@@ -73,7 +73,7 @@ def test_nothing_is_gathered_where_nothing_is_dealt():
 
 
 def test_muon_runs_in_no_fp16():
-    with pytest.raises(InvalidQuestion, match="runs in precision bf16-mixed, .* or fp32, not in fp16-mixed"):
+    with pytest.raises(InvalidQuestion, match=r"runs in precision bf16-mixed, .* or fp32, not in fp16-mixed"):
         job("megatron", optimizer="muon", precision="fp16-mixed")
 
 

@@ -1,10 +1,18 @@
+from dataclasses import replace
+
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.activations import saved_bytes
-from plimsoll.planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_saved_bytes
+from plimsoll.planners.memory.selective import (
+    exchanged_bytes,
+    not_recomputed_bytes,
+    scattered_bytes,
+    selectively_saved_bytes,
+)
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
+COMPILED = load_profile("fsdp2", "compiled").kernels
 H, F = 4096, 14336
 SIZES = {
     "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -63,8 +71,23 @@ def test_no_policy_keeps_everything():
 
 def test_scattered_sums_of_both_halves_are_kept_where_torchtitan_chooses():
     layer = llama().layers[0]
-    assert scattered_bytes(layer, policy=ALTERNATE, element_bytes=2) == 2 * 2 * H
-    assert scattered_bytes(layer, policy=SCORES, element_bytes=2) == 0
+    assert scattered_bytes(layer, FSDP2, policy=ALTERNATE, element_bytes=2) == 2 * 2 * H
+    assert scattered_bytes(layer, FSDP2, policy=SCORES, element_bytes=2) == 0
+    # Compiled the last is not: no gradient needs it.
+    assert scattered_bytes(layer, COMPILED, policy=ALTERNATE, element_bytes=2) == 2 * H
+
+
+def test_compiled_the_last_product_is_not_kept_though_the_list_names_it():
+    # Query, value, gate and down are the first, third, fifth and seventh product, of 64, 32, 128 and 64 features.
+    layer = llama().layers[0]
+    eager, compiled = (
+        selectively_saved_bytes(layer, kernels, policy=ALTERNATE, attention="flash", element_bytes=2)
+        for kernels in (FSDP2, COMPILED)
+    )
+    assert eager.gathered_bytes - compiled.gathered_bytes == 2 * H
+    assert replace(eager, gathered_bytes=0.0) == replace(compiled, gathered_bytes=0.0)
+    assert not_recomputed_bytes(layer, COMPILED, policy=ALTERNATE, element_bytes=2) == (0, 0)
+    assert not_recomputed_bytes(layer, FSDP2, policy=ALTERNATE, element_bytes=2) == (2 * H, 2 * H)
 
 
 def mixture(**changes):

@@ -113,7 +113,7 @@ def test_where_the_best_layout_of_measured_stacks_is_on_the_host_nobody_says_tha
     # On 8 H100 megatron holds it without the host, and is slower than what keeps the optimizer there.
     name = "Qwen/Qwen3-30B-A3B"
     model = describe_config(catalogue().model(name).config, name=name)
-    answer = plan_training(question(model=model, gpus=8, sequence_length=8192, global_batch_size=64))
+    answer = plan_training(question(model=model, gpus=8, sequence_length=12288, global_batch_size=64))
     said = " ".join(answer.assumptions)
     assert "keeps states in host memory" in said
     assert "has a layout with room" not in said

@@ -205,6 +205,7 @@ NAMED = {
         f"a second copy of weights over {layout.secondary_shard_group}" if layout.secondary_shard_group > 1 else None
     ),
     "framework": lambda layout: f"with {layout.framework}",
+    "framework_version": lambda layout: None,  # the assumptions name it
     "gpus": lambda layout: f"on {layout.gpus} x",
     "data_parallel": lambda layout: f"data {layout.data_parallel}",
     "tensor_parallel": lambda layout: f"tensor {layout.tensor_parallel}",

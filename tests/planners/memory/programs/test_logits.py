@@ -51,6 +51,52 @@ def test_accelerate_s_whole_replicas_return_logits_in_fp32_and_clone_them(layout
     assert np.all(returned_logits(question) == bytes_a_logit * 32 * 1000)
 
 
+def logits_of(framework, **changes):
+    """Return what is held of the logits at each event of them, forwards and backwards, in bytes a logit."""
+    degrees = {"data_parallel": 2, "zero_stage": 3}
+    found = events(framework, model=small_llama(), gpus=2, sequence_length=32, layout=degrees, **changes)
+    named = [event for event in found if event.name.startswith("logits") and event.change]
+    return [held(event, "logits") / (32 * 1000) for event in named]
+
+
+COMPILED = {"kernels": "compiled"}
+
+
+def test_a_loss_that_is_not_compiled_keeps_the_log_softmax_in_fp32():
+    # Logits in 16 bits, their copy and log-softmax in fp32; it and two gradients; the logits' own gradient.
+    assert logits_of("fsdp2") == [10, 4, 12, 2, 0]
+
+
+def test_a_compiled_loss_keeps_the_logits_and_makes_their_gradient_beside_them():
+    assert logits_of("fsdp2", **COMPILED) == [2, 4, 2, 0]
+
+
+def test_torchtitan_s_loss_of_the_winter_of_2024_was_not_compiled():
+    assert logits_of("fsdp2", framework_version="2025-01", **COMPILED) == [10, 4, 12, 2, 0]
+
+
+def test_a_compiled_loss_in_chunks_makes_one_chunk_s_gradient_beside_all_logits():
+    # Eight chunks. Behind the first seven eighths of the logits' gradient are left, and two chunks' of 64 features.
+    rest = 2 * 7 / 8 + 2 / 8 * 2 * 64 / 1000
+    # Not compiled: logits, log-softmax and one chunk's cast; it and two gradients of one chunk.
+    assert logits_of("torchtune", precision="bf16") == [2 + 4 + 4 / 8, 4, 4 * (1 + 2 / 8), 2, rest, 0]
+    assert logits_of("torchtune", precision="bf16", **COMPILED) == [2, 2 * (1 + 1 / 8), 2, rest, 0]
+
+
+def test_before_torchtune_0_3_the_loss_had_no_chunks():
+    # The logits in fp32, shifted into a copy, and their log-softmax; that and two gradients.
+    assert logits_of("torchtune", precision="bf16", framework_version="0.2") == [12, 4, 12, 2, 0]
+
+
+def test_over_ranks_that_divide_the_vocabulary_a_compiled_loss_is_planned_as_any_other():
+    degrees = {"data_parallel": 2, "tensor_parallel": 2, "zero_stage": 3, "sequence_parallel": True}
+    plain, compiled = (
+        asked("fsdp2", model=small_llama(), sequence_length=32, layout=degrees, kernels=kernels)
+        for kernels in ("eager", "compiled")
+    )
+    assert forward_logits(plain) == forward_logits(compiled) > 0
+
+
 def test_other_stacks_return_no_logits():
     assert returned_logits(asked("ddp", model=small_llama(), sequence_length=32, layout={})) == 0
 
