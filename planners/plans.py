@@ -412,13 +412,18 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another layout worth knowing: none is better in GPUs, time and margin at once."""
+    """Another layout worth knowing: none is better in GPUs, time and margin at once.
+
+    `equal_within_band` marks one of as many GPUs of which the evidence does not say whether it is slower or faster than
+    the plan (`planners/timing/ties.py`).
+    """
 
     layout: Layout
     peak_bytes: int
     margin_bytes: int
     step_seconds: float
     verdict: str
+    equal_within_band: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

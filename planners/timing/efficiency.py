@@ -68,10 +68,12 @@ class StackEfficiency:
     """How one training stack runs those kernels.
 
     `low` and `high` are the band of models without experts, `expert_low` and
-    `expert_high` of those with. `expert_weight_multiple` is how often an
-    expert's weights and gradients cross memory in a micro-batch over the least (read in
-    both passes, the gradient added). `traffic_multiple` is how often the kernels that
-    the stack was measured with (`measured_kernels`, a name of `planners/timing/fusion.py`)
+    `expert_high` of those with. Two layouts of one job whose estimates are within `tie_fraction` of each other
+    (`expert_tie_fraction` with experts) are not told apart (`planners/timing/ties.py`).
+    `expert_weight_multiple` is how often an expert's weights and gradients cross memory
+    in a micro-batch over the least (read in both passes, the gradient added).
+    `traffic_multiple` is how often the kernels that the stack was measured with
+    (`measured_kernels`, a name of `planners/timing/fusion.py`)
     read and write each tensor. `host_layer_seconds` is what the host needs to launch one layer's
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
@@ -101,6 +103,8 @@ class StackEfficiency:
     high: float
     expert_low: float
     expert_high: float
+    tie_fraction: float
+    expert_tie_fraction: float
     traffic_multiple: float
     measured_kernels: str
     expert_weight_multiple: float
@@ -191,13 +195,15 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
 
 
 def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
-    """Return the stack with its bands `spread` times as wide on a logarithmic scale."""
+    """Return the stack with its bands and ties `spread` times as wide on a logarithmic scale."""
     return replace(
         stack,
         low=stack.low**spread,
         high=stack.high**spread,
         expert_low=stack.expert_low**spread,
         expert_high=stack.expert_high**spread,
+        tie_fraction=(1 + stack.tie_fraction) ** spread - 1,
+        expert_tie_fraction=(1 + stack.expert_tie_fraction) ** spread - 1,
     )
 
 

@@ -20,12 +20,14 @@ from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
-from plimsoll.planners.plans import Layout, TrainingPlan
+from plimsoll.planners.plans import Alternative, Layout, TrainingPlan
 from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
+from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
+from plimsoll.planners.timing.ties import tie_fraction
 from plimsoll.planners.timing.utilization import highest_utilization
 from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 
@@ -45,6 +47,7 @@ class Told:
     job: Job
     plan: TrainingPlan
     efficiency: Efficiency
+    alternatives: tuple[Alternative, ...] = ()
     waiting_bytes: float = 0.0
 
     @property
@@ -181,6 +184,29 @@ def _time(told: Told) -> Iterator[str]:
     yield from _unmeasured_utilization(told)
     yield from _overlap(told)
     yield from _attention(told)
+
+
+def _ties(told: Told) -> Iterator[str]:
+    """Yield which alternatives the evidence does not tell from the plan in time, and what the roomiest has to spare."""
+    tied = [(number, each) for number, each in enumerate(told.alternatives, 1) if each.equal_within_band]
+    if not tied:
+        return
+    of_stack = [each for _, each in tied if each.layout.framework == told.layout.framework]
+    names = (told.layout.framework, told.layout.framework if of_stack else tied[0][1].layout.framework)
+    fraction = tie_fraction(*names, told.question.hardware, experts=bool(told.question.model.experts_per_token))
+    close = f"{len(tied)} of the alternatives {'is' if len(tied) == 1 else 'are'} so close to the plan"
+    yield (
+        f"Layouts of a job on as many GPUs whose steps are estimated within {fraction:.0%} of each other are equal "
+        f"within the band: of measured pairs further apart nine in ten go as estimated. {close} (equal_within_band). "
+        f"The choice goes by the estimate, and within {NEAR_EQUAL_FRACTION:.0%} of the fastest by simplicity."
+    )
+    number, roomy = max(tied, key=lambda one: (one[1].margin_bytes, -one[0]))
+    spared, slower = roomy.margin_bytes - told.plan.memory.margin_bytes, roomy.step_seconds / told.plan.step.seconds - 1
+    if spared > 0 and slower > 0:
+        yield (
+            f"Of these, alternative {number} has the most memory to spare: {spared / GIB:,.1f} GiB more per GPU than "
+            f"the plan, for {slower:.1%} more time by the estimate."
+        )
 
 
 def _overlap(told: Told) -> Iterator[str]:
@@ -439,6 +465,7 @@ def _model_and_gpu(told: Told) -> Iterator[str]:
 NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
     _memory,
     _time,
+    _ties,
     _chosen_by_search,
     _layers,
     _elsewhere,

@@ -31,6 +31,7 @@ from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
+from plimsoll.planners.timing.ties import are_tied, tie_fraction
 from plimsoll.planners.training.advice import advice_for, leaves_to_be_desired
 from plimsoll.planners.training.deadline import in_time_with_failures
 from plimsoll.planners.training.elastic import resized
@@ -87,10 +88,14 @@ def plan_without_advice(
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency, derived)
     verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
+    alternatives = derived.several(
+        "alternatives", (_alternative(question, found, *place) for place in found.alternatives)
+    )
     told = Told(
         question=question,
         job=pool.job,
         plan=plan,
+        alternatives=alternatives,
         efficiency=efficiency,
         waiting_bytes=derived.part(
             "assumptions", lambda: pool.waiting_bytes(index, plan.step, question.hardware), otherwise=0.0
@@ -108,9 +113,7 @@ def plan_without_advice(
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
-        alternatives=derived.several(
-            "alternatives", (_alternative(question, found, *place) for place in found.alternatives)
-        ),
+        alternatives=alternatives,
         search=SearchCounts(
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
@@ -319,4 +322,15 @@ def _alternative(question: TrainingQuestion, found: Found, number: int, index: i
         margin_bytes=question.hardware.limit_bytes - peak,
         step_seconds=float(pool.seconds[index]),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
+        equal_within_band=_is_tied(question, found, number, index),
     )
+
+
+def _is_tied(question: TrainingQuestion, found: Found, number: int, index: int) -> bool:
+    """Return whether the evidence leaves open if a layout of as many GPUs is slower or faster than the plan."""
+    pool, chosen, place = found.pools[number], found.pools[found.chosen[0]], found.chosen[1]
+    if pool.layouts.gpus[index] != chosen.layouts.gpus[place]:
+        return False
+    frameworks = chosen.job.profile.name, pool.job.profile.name
+    fraction = tie_fraction(*frameworks, question.hardware, experts=bool(question.model.experts_per_token))
+    return are_tied(float(chosen.seconds[place]), float(pool.seconds[index]), fraction)

@@ -287,10 +287,17 @@ def _training_alternatives(body: Mapping[str, Any]) -> str:
     others = body["alternatives"]
     labels = training_labels([other["layout"] for other in others], body["plan"]["layout"])
     rows = [
-        (label, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"])
+        (label, gib(other["peak_bytes"]), _step_text(other), other["verdict"])
         for label, other in zip(labels, others, strict=True)
     ]
     return _alternatives(rows, ("layout", "peak", "step", "verdict"))
+
+
+def _step_text(alternative: Mapping[str, Any]) -> str:
+    """Return an alternative's step, marked where the evidence does not tell it from the plan's."""
+    # Earlier versions did not say so.
+    mark = ", equal within the band" if alternative.get("equal_within_band") else ""
+    return f"{seconds_text(alternative['step_seconds'])}{mark}"
 
 
 def _serving_alternatives(body: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from benchmarks.accuracy.document import Section, measured_on, write_sections
 from benchmarks.accuracy.judged import Judged, figures, heading
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.fit import PARAMETERS, Fit, fitted_values, start_values
+from benchmarks.accuracy.step_time.ranking import order_section
 from benchmarks.accuracy.step_time.statistics import FloatArray
 from benchmarks.accuracy.step_time.timed_runs import EXPERTS, TimedAnswer, answers, fresh_runs, run_of
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
@@ -81,10 +82,21 @@ def left_out_sections(service: Service) -> Iterator[Section]:
         ("time-cards-left-out", "Step time, each card by a fit without it", cards),
     ):
         yield Section(name=name, title=title, lines=(day, "", *_lines(found)))
-    unseen = [one.judged for one in answers(fresh_runs(), service)]
-    judged = [*(one for each in sources for one in each.refitted), *unseen]
+    unseen = answers(fresh_runs(), service)
+    judged = [*(one for each in sources for one in each.refitted), *(one.judged for one in unseen)]
     title = "Bands of the step time, on runs whose source no fit saw"
     yield Section(name="time-bands", title=title, lines=(day, "", *band_lines(judged)))
+    yield order_section([*(one for _, one in kept), *unseen], _multiples(kept, sources))
+
+
+def _multiples(kept: Sequence[tuple[Case, TimedAnswer]], sources: Sequence[LeftOut]) -> dict[int, float]:
+    """Return what each answer's estimate is multiplied by in a fit without its source, by its place."""
+    found: dict[int, float] = {}
+    for each in sources:
+        places = [place for place, (case, _) in enumerate(kept) if source_of(case) == each.name]
+        for place, shipped, refitted in zip(places, each.shipped, each.refitted, strict=True):
+            found[place] = (refitted.ratio or 1.0) / (shipped.ratio or 1.0)
+    return found
 
 
 def _without_each(key: Key, kept: Sequence[tuple[Case, TimedAnswer]], pool: ProcessPoolExecutor) -> list[LeftOut]:

@@ -407,6 +407,21 @@ def test_code_that_a_stack_may_lack_is_said():
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
 
 
+def test_alternatives_that_measurements_do_not_tell_from_the_plan_are_said():
+    answer = plan_training(question(framework="megatron", gpus=64))
+    tie = 1 + load_efficiency("megatron").stack.tie_fraction
+    seconds = answer.plan.step.seconds
+    ratios = [max(each.step_seconds / seconds, seconds / each.step_seconds) for each in answer.alternatives]
+    assert [each.equal_within_band for each in answer.alternatives] == [ratio <= tie for ratio in ratios]
+    tied = [each for each in answer.alternatives if each.equal_within_band]
+    assert 0 < len(tied) < len(ratios)
+    (said,) = (note for note in answer.assumptions if "equal within the band" in note)
+    assert f"{len(tied)} of the alternatives" in said
+    (roomy,) = (note for note in answer.assumptions if "has the most memory to spare" in note)
+    most = max(each.margin_bytes for each in tied) - answer.plan.memory.margin_bytes
+    assert f"{most / 2**30:.1f} GiB more per GPU" in roomy
+
+
 @pytest.mark.parametrize(("price", "is_told"), [(None, True), (2.5, False)])
 def test_a_cost_without_a_price_is_said_to_be_gpu_time(price: float | None, is_told: bool):
     asked = question(objective="cost")
