@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.timing.efficiency import efficiency_on
+from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
 
 # So many of measured pairs that are further apart than a tie are to go as estimated.
 ORDERED_SHARE = 0.90
@@ -21,10 +21,14 @@ def tie_fraction(framework: str, other: str, hardware: Hardware, *, experts: boo
     efficiency = efficiency_on(framework, hardware)
     if framework == other:
         return efficiency.stack.expert_tie_fraction if experts else efficiency.stack.tie_fraction
+    return unrelated_tie_fraction(efficiency, efficiency_on(other, hardware), experts=experts)
+
+
+def unrelated_tie_fraction(one: Efficiency, other: Efficiency, *, experts: bool) -> float:
+    """Return by how much two steps must differ whose errors have nothing in common, by the bands of both."""
     normal = NormalDist()
-    inside = normal.inv_cdf((1 + efficiency.common.coverage) / 2)
-    bands = (each.band(experts=experts) for each in (efficiency, efficiency_on(other, hardware)))
-    widths = (math.log(high / low) / 2 for low, high in bands)
+    inside = normal.inv_cdf((1 + one.common.coverage) / 2)
+    widths = (math.log(high / low) / 2 for low, high in (each.band(experts=experts) for each in (one, other)))
     return math.expm1(normal.inv_cdf(ORDERED_SHARE) / inside * math.hypot(*widths))
 
 

@@ -28,6 +28,7 @@ from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
 from plimsoll.planners.timing.ties import tie_fraction
+from plimsoll.planners.timing.untimed import untimed_notes
 from plimsoll.planners.timing.utilization import highest_utilization
 from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 
@@ -175,8 +176,9 @@ def _time(told: Told) -> Iterator[str]:
     low, high = efficiency.band(experts=bool(told.question.model.experts_per_token))
     yield (
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
-        f"{efficiency.common.coverage:.0%} of such runs are expected to."
+        f"{efficiency.common.coverage:.0%} of runs are expected to. {efficiency.stack.band_reason}"
     )
+    yield from untimed_notes(told.question.hardware, efficiency, experts=bool(told.question.model.experts_per_token))
     if told.question.objective == "cost" and told.question.hardware.usd_per_gpu_hour is None:
         yield "No usd_per_gpu_hour is given, so that layouts are compared in GPU time, as at any one price."
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)

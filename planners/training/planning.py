@@ -323,6 +323,7 @@ def _alternative(question: TrainingQuestion, found: Found, number: int, index: i
         step_seconds=float(pool.seconds[index]),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
         equal_within_band=_is_tied(question, found, number, index),
+        timed_runs=efficiency_on(pool.job.profile.name, question.hardware).timed_runs,
     )
 
 

@@ -147,6 +147,7 @@ def test_every_sentence_of_every_card_is_whole(card: Gpu):
 def test_every_provenance_and_every_reason_is_a_sentence():
     texts = [load_profile(name).band.reason for name in stack_names()]
     texts += [load_efficiency(name).stack.provenance for name in stack_names()]
+    texts += [load_efficiency(name).stack.band_reason for name in stack_names()]
     texts += [generation.provenance for generation in (*shipped_generations(), load_efficiency("megatron", "x").gpu)]
     assert [wrong for text in texts if (wrong := broken_sentence(text))] == []
 
@@ -405,6 +406,24 @@ def test_code_that_a_stack_may_lack_is_said():
     said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
     assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("framework", "card", "said"),
+    [
+        ("megatron", "h100-sxm-80gb", None),
+        ("fsdp2", "b200-sxm-180gb", "No timed run of fsdp2 on NVIDIA B200"),
+        ("megatron", "l4-24gb", "No timed run on NVIDIA L4"),
+        ("fsdp2", "mi300x-192gb", "No timed run on AMD Instinct MI300X"),
+    ],
+)
+def test_a_pair_of_stack_and_card_that_nobody_timed_is_said(framework: str, card: str, said: str | None):
+    gpu = catalogue().gpu(card)
+    on = Hardware(gpu=gpu, gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    answer = plan_training(question(model=small_llama(), sequence_length=512, framework=framework, hardware=on))
+    notes = [note for note in answer.assumptions if note.startswith("No timed run")]
+    assert [note[: len(said)] for note in notes] == [said] if said else notes == []
+    assert answer.plan.step.timed_runs == load_efficiency(framework, card).timed_runs
 
 
 def test_alternatives_that_measurements_do_not_tell_from_the_plan_are_said():
