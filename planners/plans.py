@@ -309,6 +309,9 @@ class Run:
     `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
     `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on,
     and no less than a step.
+    `failure_rate_source` names whose rate of failures it is: a published one, `pessimistic` or `given`. The rate may be
+    between `failures_per_day_low` and `failures_per_day_high`, at which the same checkpoints leave `goodput_high` and
+    `goodput_low`; they are None where nothing bounds it.
     `seconds` are those of the steps alone, `expected_seconds` with what failures and
     checkpoints cost. `spare_nodes` is None where no availability was asked for.
     """
@@ -330,6 +333,11 @@ class Run:
     spare_nodes: SpareNodes | None
     elastic_gpus: tuple[int, ...]
     recovery: tuple[Recovery, ...]
+    failure_rate_source: str | None = None
+    failures_per_day_low: float | None = None
+    failures_per_day_high: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

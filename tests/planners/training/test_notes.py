@@ -10,6 +10,7 @@ import pytest
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.failure_rates import failures_per_gpu_month, published_rates
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.figures import listed
@@ -357,6 +358,24 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+    assert any("lie between 0.00877 (rsc-2) and 0.0529 (opt-175b)" in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama-3", "The 90% Poisson interval of that count is "),
+        ("jean-zay", "What the source says is "),
+        ("rsc-1", None),
+    ],
+)
+def test_failures_of_a_named_cluster_are_told_with_their_source_and_interval(name: str, said: str | None):
+    given = Resilience(gpu_failures_per_month=failures_per_gpu_month(name), failures_like=name)
+    notes = plan_training(question(model=small_llama(), sequence_length=512, resilience=given)).assumptions
+    published = published_rates()[name]
+    assert any(note.startswith("Failures follow ") and published.source in note for note in notes)
+    told = [note for note in notes if "failures a day here" in note]
+    assert [note.startswith(said) for note in told] == [True] if said else told == []
 
 
 @pytest.mark.parametrize(
