@@ -25,7 +25,7 @@ from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.search.pool import Pool
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.search.search import Found, search
-from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_note
+from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_note, untimed_pair_note
 from plimsoll.planners.search.violations import check_fixed, every_broken_rule, impossible
 from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
@@ -109,6 +109,7 @@ def plan_without_advice(
             lambda: (
                 summary(question, plan, verdict)
                 + unmeasured_note(question, plan.layout.framework, stacks, measured_on_host=found.measured_on_host)
+                + untimed_pair_note(question, plan.layout.framework, stacks)
             ),
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
