@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import OperationKind
-from plimsoll.planners.catalogue.failure_rates import COVERAGE, PESSIMISTIC, published_range, published_rates
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
@@ -21,22 +20,16 @@ from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
-from plimsoll.planners.plans import Alternative, Layout, Run, TrainingPlan
-from plimsoll.planners.questions import USUAL_FAILURES, TrainingQuestion
-from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION
+from plimsoll.planners.plans import Alternative, Layout, TrainingPlan
+from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
-from plimsoll.planners.timing.ties import tie_fraction
 from plimsoll.planners.timing.untimed import untimed_notes
 from plimsoll.planners.timing.utilization import highest_utilization
-from plimsoll.planners.training.resilience import (
-    CHECKPOINT_BYTES_PER_SECOND_PER_GPU,
-    LEAST_RESTART_SECONDS,
-    MOST_RESTART_SECONDS,
-    RESTART_SECONDS,
-)
+from plimsoll.planners.training.failure_notes import failure_notes
+from plimsoll.planners.training.tie_notes import tie_notes
 
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
@@ -195,26 +188,7 @@ def _time(told: Told) -> Iterator[str]:
 
 
 def _ties(told: Told) -> Iterator[str]:
-    """Yield which alternatives the evidence does not tell from the plan in time, and what the roomiest has to spare."""
-    tied = [(number, each) for number, each in enumerate(told.alternatives, 1) if each.equal_within_band]
-    if not tied:
-        return
-    of_stack = [each for _, each in tied if each.layout.framework == told.layout.framework]
-    names = (told.layout.framework, told.layout.framework if of_stack else tied[0][1].layout.framework)
-    fraction = tie_fraction(*names, told.question.hardware, experts=bool(told.question.model.experts_per_token))
-    close = f"{len(tied)} of the alternatives {'is' if len(tied) == 1 else 'are'} so close to the plan"
-    yield (
-        f"Layouts of a job on as many GPUs whose steps are estimated within {fraction:.0%} of each other are equal "
-        f"within the band: of measured pairs further apart nine in ten go as estimated. {close} (equal_within_band). "
-        f"The choice goes by the estimate, and within {NEAR_EQUAL_FRACTION:.0%} of the fastest by simplicity."
-    )
-    number, roomy = max(tied, key=lambda one: (one[1].margin_bytes, -one[0]))
-    spared, slower = roomy.margin_bytes - told.plan.memory.margin_bytes, roomy.step_seconds / told.plan.step.seconds - 1
-    if spared > 0 and slower > 0:
-        yield (
-            f"Of these, alternative {number} has the most memory to spare: {spared / GIB:,.1f} GiB more per GPU than "
-            f"the plan, for {slower:.1%} more time by the estimate."
-        )
+    yield from tie_notes(told.question, told.plan, told.alternatives)
 
 
 def _overlap(told: Told) -> Iterator[str]:
@@ -437,48 +411,7 @@ def _elsewhere(told: Told) -> Iterator[str]:
 
 
 def _failures(told: Told) -> Iterator[str]:
-    given, run = told.question.resilience, told.plan.run
-    yield from _failure_rate(told)
-    if given.failures_like is None and run.failures_per_day_low is not None and run.goodput_low is not None:
-        least, most = published_range()
-        yield (
-            f"Published GPU clusters lie between {figure(least.per_gpu_month)} ({least.name}) and "
-            f"{figure(most.per_gpu_month)} ({most.name}): {_failures_and_goodput(run)}. Name the one that yours is "
-            "like in resilience.gpu_failures_per_month, or give your own."
-        )
-    elif run.failures_per_day_low is not None and run.goodput_low is not None:
-        is_count = published_rates()[given.failures_like or USUAL_FAILURES].is_count
-        what = f"The {COVERAGE:.0%} Poisson interval of that count" if is_count else "What the source says"
-        yield f"{what} is {_failures_and_goodput(run)}."
-    if given.checkpoint_bytes_per_second is None:
-        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
-        yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
-    if given.restart_seconds is None:
-        yield (
-            f"A restart takes {duration(RESTART_SECONDS)}, MegaScale's published bound for detection and diagnosis, "
-            "plus the time to read the checkpoint. On Meta's RSC clusters it took "
-            f"{duration(LEAST_RESTART_SECONDS)} to {duration(MOST_RESTART_SECONDS)} (arXiv:2410.21680)."
-        )
-
-
-def _failure_rate(told: Told) -> Iterator[str]:
-    """Yield whose failures a run is planned with; nothing of a rate that the client gave."""
-    source, rate = told.plan.run.failure_rate_source, told.question.resilience.gpu_failures_per_month
-    published = published_rates().get(source or "")
-    if published is not None:
-        yield (
-            f"Failures follow {published.title}: {published.counted}, or {figure(rate)} per GPU and month "
-            f"({published.source})."
-        )
-    elif source == PESSIMISTIC:
-        yield f"Failures are {figure(rate)} per GPU and month, six times Llama 3's, by no source on record."
-
-
-def _failures_and_goodput(run: Run) -> str:
-    """Return between which numbers of failures and parts of goodput a run lies."""
-    low, high = run.failures_per_day_low or 0.0, run.failures_per_day_high or 0.0
-    kept = f"{run.goodput_low or 0.0:.1%} to {run.goodput_high or 0.0:.1%}"
-    return f"{figure(low)} to {figure(high)} failures a day here, which leave a goodput of {kept}"
+    yield from failure_notes(told.question.resilience, told.plan.run)
 
 
 def _nodes(told: Told) -> Iterator[str]:

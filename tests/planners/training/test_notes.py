@@ -16,7 +16,7 @@ from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.jobs.job import training_job
-from plimsoll.planners.plans import HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
+from plimsoll.planners.plans import Alternative, HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     Companion,
@@ -32,6 +32,7 @@ from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_pr
 from plimsoll.planners.timing.efficiency import load_efficiency, shipped_generations
 from plimsoll.planners.training.notes import NOTES, Told, counted, summary
 from plimsoll.planners.training.planning import plan_training
+from plimsoll.planners.training.tie_notes import tie_notes
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # Where a sentence ends another may begin: with a capital, a figure, or the lower-case name of a field or stack.
@@ -427,6 +428,26 @@ def test_code_that_a_stack_may_lack_is_said():
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
 
 
+def test_ties_with_another_stack_are_told_by_the_bands_of_both():
+    # Both bands are 0.65 to 1.55, so that the steps must be 1.614 times apart (tests/planners/timing/test_ties.py).
+    h100 = Hardware(gpu=catalogue().gpu("h100-sxm-80gb"), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    asked = question(framework="ddp", model=small_llama(), sequence_length=512, hardware=h100)
+    answer = plan_training(asked)
+    other = Alternative(
+        layout=replace(answer.plan.layout, framework="litgpt"),
+        peak_bytes=1,
+        margin_bytes=0,
+        step_seconds=1.5 * answer.plan.step.seconds,
+        verdict="fits",
+        equal_within_band=True,
+    )
+    said = list(tie_notes(asked, answer.plan, [other]))
+    assert said[0] == (
+        "1 alternative on litgpt and the plan are equal within the band, which between these two stacks is 61%."
+    )
+    assert list(tie_notes(asked, answer.plan, [replace(other, equal_within_band=False)])) == []
+
+
 @pytest.mark.parametrize(
     ("framework", "card", "said"),
     [
@@ -454,7 +475,7 @@ def test_alternatives_that_measurements_do_not_tell_from_the_plan_are_said():
     tied = [each for each in answer.alternatives if each.equal_within_band]
     assert 0 < len(tied) < len(ratios)
     (said,) = (note for note in answer.assumptions if "equal within the band" in note)
-    assert f"{len(tied)} of the alternatives" in said
+    assert said.startswith(f"{counted(len(tied), 'alternative')} and the plan are equal within the band")
     (roomy,) = (note for note in answer.assumptions if "has the most memory to spare" in note)
     most = max(each.margin_bytes for each in tied) - answer.plan.memory.margin_bytes
     assert f"{most / 2**30:.1f} GiB more per GPU" in roomy
