@@ -124,7 +124,7 @@ def _is_tied(first: int, other: int, questions: Questions, answers: Answers) -> 
     """Return whether two entries differ in what the objective makes of their steps alone, and by less than the band."""
     ranks = [_rank(questions[number], answers[number]) for number in (first, other)]
     place = _place_of_steps(questions[first], answers[first])
-    if place is None or ranks[0][:place] != ranks[1][:place]:
+    if place is None or ranks[0][:place] != ranks[1][:place] or math.isinf(ranks[0][place]):
         return False
     return are_tied(ranks[0][place], ranks[1][place], _tie_between(first, other, questions, answers))
 
@@ -145,7 +145,7 @@ def _place_of_steps(question: TrainingQuestion, answer: TrainingAnswer) -> int |
 def _untimed_note(estimated: Sequence[int], order: Sequence[int], questions: Questions, answers: Answers) -> str:
     """Return that the best entry by the estimate was never timed, and what was made of it; else nothing."""
     first = estimated[0]
-    if not _is_untimed(answers[first]):
+    if not (answers[first].fits and _is_untimed(answers[first])):
         return ""
     name = questions[first].hardware.gpu.name
     if order[0] != first:

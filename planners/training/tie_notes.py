@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plimsoll.planners.ground.figures import counted
 from plimsoll.planners.ground.units import GIB
@@ -33,14 +33,17 @@ def tie_notes(question: TrainingQuestion, plan: TrainingPlan, alternatives: Sequ
                 f"{fraction:.0%}."
             )
     yield f"The choice goes by the estimate, and within {NEAR_EQUAL_FRACTION:.0%} of the fastest by simplicity."
-    yield from _roomiest(plan, tied)
+    yield from _roomiest(plan, {number: each for number, each in tied.items() if each.layout.framework == own})
 
 
-def _roomiest(plan: TrainingPlan, tied: dict[int, Alternative]) -> Iterator[str]:
+def _roomiest(plan: TrainingPlan, tied: Mapping[int, Alternative]) -> Iterator[str]:
+    """Yield what the one of the plan's own stack has to spare that has the most, and for how much more time."""
+    if not tied:
+        return
     number, roomy = max(tied.items(), key=lambda one: (one[1].margin_bytes, -one[0]))
     spared, slower = roomy.margin_bytes - plan.memory.margin_bytes, roomy.step_seconds / plan.step.seconds - 1
     if spared > 0 and slower > 0:
         yield (
-            f"Of these, alternative {number} has the most memory to spare: {spared / GIB:,.1f} GiB more per GPU than "
-            f"the plan, for {slower:.1%} more time by the estimate."
+            f"Of those on {plan.layout.framework}, alternative {number} has the most memory to spare: "
+            f"{spared / GIB:,.1f} GiB more per GPU than the plan, for {slower:.1%} more time by the estimate."
         )

@@ -68,6 +68,31 @@ def test_a_card_that_nobody_timed_goes_first_beyond_the_band_and_says_so():
     assert found.answer.summary.endswith("goes first by an estimate alone: no timed run on it was fitted.")
 
 
+def test_an_order_that_steps_do_not_make_is_left_by_ties():
+    # Without prices the fewest GPUs in time go first, and of as many the fastest.
+    asked = question(
+        framework="ddp",
+        model=small_llama(),
+        sequence_length=512,
+        objective="deadline",
+        tokens=1e6,
+        deadline_seconds=1e9,
+    )
+    fleet = [
+        replace(asked, hardware=hardware(gpus, gpu=catalogue().gpu(name)))
+        for name, gpus in (("mi300x-192gb", 4), ("h100-sxm-80gb", 8))
+    ]
+    found = plan_fleet(fleet)
+    assert found.answer.fleet[0].gpu == "mi300x-192gb"
+    assert "no timed run on it was fitted" in found.answer.summary
+
+
+def test_a_card_that_does_not_fit_is_not_said_to_go_first():
+    found = plan_fleet(fleet({**SMALL, "memory_bytes": 2**30}, layout={"offload": "none"}))
+    assert not found.answer.fits
+    assert "no timed run" not in found.answer.summary
+
+
 def test_a_card_that_was_timed_goes_first_without_a_word():
     found = plan_fleet(dearer("a100-sxm-80gb", times=1 / 1.05))
     assert found.answer.fleet[0].gpu == "a100-sxm-80gb"
