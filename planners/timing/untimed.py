@@ -23,7 +23,7 @@ def untimed_notes(hardware: Hardware, efficiency: Efficiency, *, experts: bool) 
             f"of the fits in turn: nine in ten of their runs took {low:.2f} to {high:.2f} times the estimate, and the "
             "band is at least that wide here. Calibrate with runs of your own, or measure before you buy."
         )
-    elif efficiency.timed_runs == "other_stacks_on_gpu" and stack.measured:
+    elif efficiency.timed_runs == "other_stacks_on_gpu" and stack.measured_on:
         yield (
             f"No timed run of {stack.name} on {hardware.gpu.name} was fitted: its runs are of "
             f"{listed(stack.measured_on)}, and what the card reaches is that of other stacks' runs."

@@ -82,5 +82,6 @@ def test_every_request_passes_the_schema_as_json():
 
 @pytest.mark.parametrize("name", stack_names())
 def test_a_stack_names_the_cards_of_the_runs_that_are_fitted(name: str):
+    # A stack that runs on another's kernels may have that one's runs for its own.
     cards = {one.gpu for one in CASES if one.framework == name}
-    assert set(load_efficiency(name).stack.measured_on) == cards
+    assert cards <= set(load_efficiency(name).stack.measured_on) <= {one.gpu for one in CASES}
