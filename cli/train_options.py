@@ -211,7 +211,7 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--gpu-failures-per-month",
         "resilience.gpu_failures_per_month",
-        "The part of the GPUs that fails in a month, or pessimistic.",
+        "The part of the GPUs that fails in a month, or whose it is: llama-3, rsc-1, opt-175b, pessimistic ...",
         panel=RUN_PANEL,
         read=_number_or_word,
     ),
@@ -228,7 +228,7 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--checkpoint-bytes-per-second",
         "resilience.checkpoint_bytes_per_second",
-        "What one GPU writes of a checkpoint.",
+        "What all GPUs together write and read of a checkpoint.",
         float,
         RUN_PANEL,
     ),

@@ -251,7 +251,9 @@ class Step:
     """One optimizer step: `tflops_per_gpu` counts the model's own operations only.
 
     `highest_measured_utilization` is the highest that any public run of such a model reached on the card, in this
-    format; None where none is known.
+    format; None where none is known. `timed_runs` says what its figures were fitted to: runs of the stack on this GPU
+    (`stack_on_gpu`), of other stacks on it (`other_stacks_on_gpu`), no run on it (`none_on_gpu`), or what the site
+    measured itself (`own`).
     The slowest of the `stages` sets the pace of all.
     """
 
@@ -263,6 +265,7 @@ class Step:
     tflops_per_gpu: float
     model_flops_utilization: float
     highest_measured_utilization: float | None = None
+    timed_runs: str | None = None
     stages: tuple[StageStep, ...] = ()
 
 
@@ -308,6 +311,9 @@ class Run:
     `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
     `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on,
     and no less than a step.
+    `failure_rate_source` names whose rate of failures it is: a published one, `pessimistic` or `given`. The rate may be
+    between `failures_per_day_low` and `failures_per_day_high`, at which the same checkpoints leave `goodput_high` and
+    `goodput_low`; they are None where nothing bounds it.
     `seconds` are those of the steps alone, `expected_seconds` with what failures and
     checkpoints cost. `spare_nodes` is None where no availability was asked for.
     """
@@ -329,6 +335,11 @@ class Run:
     spare_nodes: SpareNodes | None
     elastic_gpus: tuple[int, ...]
     recovery: tuple[Recovery, ...]
+    failure_rate_source: str | None = None
+    failures_per_day_low: float | None = None
+    failures_per_day_high: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,13 +425,19 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another layout worth knowing: none is better in GPUs, time and margin at once."""
+    """Another layout worth knowing: none is better in GPUs, time and margin at once.
+
+    `equal_within_band` marks one of as many GPUs of which the evidence does not say whether it is slower or faster than
+    the plan (`planners/timing/ties.py`), `timed_runs` is as a step has it.
+    """
 
     layout: Layout
     peak_bytes: int
     margin_bytes: int
     step_seconds: float
     verdict: str
+    equal_within_band: bool = False
+    timed_runs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,7 +518,8 @@ class Advice:
 class FleetEntry:
     """The best plan on one entry of a fleet; entries come best first.
 
-    `entry` is its place in the request. One that cannot run the job at all has a
+    An entry without timed runs on its GPU goes after one with them that it beats by less than the band.
+    `timed_runs` is as a step has it. `entry` is its place in the request. One that cannot run the job at all has a
     `refusal` instead of a plan. `usd_per_token` and `cost_usd` need a price, and
     `run_seconds` and `meets_deadline` a token budget and a deadline.
     """
@@ -521,6 +539,7 @@ class FleetEntry:
     cost_usd: float | None
     meets_deadline: bool | None
     refusal: str | None
+    timed_runs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

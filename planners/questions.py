@@ -28,11 +28,11 @@ from plimsoll.planners.ground.ranges import (
 )
 from plimsoll.planners.learned import Learned
 
-# Llama Team 2024, section 3.3.4 and table 5, arXiv:2407.21783: 419 unexpected interruptions in 54 days on 16,384 GPUs,
-# whatever their cause: 419 / 54 * 30 / 16,384 = 0.0142.
-GPU_FAILURES_PER_MONTH = 0.014
-# What jobs were planned with before published counts were at hand, by no source on record: six times Llama 3's.
-PESSIMISTIC_GPU_FAILURES_PER_MONTH = 0.08
+# Whose failures a job is planned with that says nothing of them, and their rate, as
+# `planners/catalogue/failure_rates.toml` has it: 419 unexpected interruptions in 54 days on 16,384 GPUs, whatever their
+# cause: 419 / 54 * 30 / 16,384 = 0.0142.
+USUAL_FAILURES = "llama-3"
+GPU_FAILURES_PER_MONTH = 0.0142
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +162,7 @@ class Companion:
 class Resilience:
     """How often hardware fails and what a restart costs.
 
+    `failures_like` names whose rate `gpu_failures_per_month` is, where the client named it.
     `restart_seconds` pass from a failure until processes run again; reading the
     checkpoint comes on top, and `warm_up_seconds` until steps are as fast as before.
     `target_availability` is the part of the time for which enough nodes are to be
@@ -169,6 +170,7 @@ class Resilience:
     """
 
     gpu_failures_per_month: float = GPU_FAILURES_PER_MONTH
+    failures_like: str | None = None
     restart_seconds: float | None = None
     warm_up_seconds: float | None = None
     checkpoint_bytes_per_second: float | None = None

@@ -14,6 +14,11 @@ METHODS: tuple[Method, ...] = get_args(Method)
 # What is made the least, or the most, of everything that fits.
 TrainingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "deadline"]
 TRAINING_OBJECTIVES: tuple[TrainingObjective, ...] = get_args(TrainingObjective)
+# Rates of failures by their name: those of `planners/catalogue/failure_rates.toml`, and one by no source on record.
+FailureRateName: TypeAlias = Literal[
+    "llama-3", "rsc-1", "rsc-2", "opt-175b", "jean-zay", "b200-504", "tpu-v4", "pessimistic"
+]
+FAILURE_RATE_NAMES: tuple[FailureRateName, ...] = get_args(FailureRateName)
 ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]
 SERVING_OBJECTIVES: tuple[ServingObjective, ...] = get_args(ServingObjective)
 

@@ -18,6 +18,7 @@ from plimsoll.planners.search.objectives import latest_step_seconds, run_steps, 
 from plimsoll.planners.search.pool import Pool
 from plimsoll.planners.search.ranking import NEAR_EQUAL_FRACTION, PARTS_OF_OFFLOAD, complexity
 from plimsoll.planners.search.rules.fields import TRAINING_FIELDS, named_fields
+from plimsoll.planners.timing.ties import are_tied, tie_fraction
 
 # A part of the step is named as a cause when it makes up so much of the difference.
 LEAST_SHARE_OF_DIFFERENCE = 0.05
@@ -101,7 +102,7 @@ def _by_objective(
             f"{100 * (ratio - 1):,.0f} % {outcome}: {duration(other.step.seconds * times)} {unit} rather than "
             f"{duration(chosen.step.seconds)}."
         )
-        return outcome, [(question.objective, "", detail), *slower]
+        return outcome, [(question.objective, "", detail), *_tie_cause(question, other, chosen), *slower]
     outside = list(_request_causes(question, other))
     if outside:
         return "outside_request", outside
@@ -117,6 +118,17 @@ def _by_objective(
         detail = f"{near}, but less simple: {_shown(other):.0f} moving parts rather than {_shown(chosen):.0f}."
         return "near_equal", [("simpler_of_equals", "", detail)]
     return "near_equal", [("first_of_equals", "", f"{near} and no simpler; the plan has the lower peak or time.")]
+
+
+def _tie_cause(question: TrainingQuestion, other: Planned, chosen: Planned) -> Iterator[Cause]:
+    """Yield that the evidence does not say which of two layouts of as many GPUs is faster, where it does not."""
+    experts = bool(question.model.experts_per_token)
+    fraction = tie_fraction(other.layout.framework, chosen.layout.framework, question.hardware, experts=experts)
+    if other.layout.gpus == chosen.layout.gpus and are_tied(other.step.seconds, chosen.step.seconds, fraction):
+        detail = (
+            f"Within {fraction:.0%} two layouts are equal within the band: measured pairs do not tell which is faster."
+        )
+        yield ("equal_within_band", "", detail)
 
 
 def _memory_causes(memory: Memory) -> Iterator[Cause]:

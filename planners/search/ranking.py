@@ -17,7 +17,10 @@ from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 
-# Differences below this are within the time model's error, so the simpler layout wins.
+# Of pairs of measured layouts whose estimates differ by less, as many went one way as the other, so the simpler layout
+# wins. What is further apart and still equal within the band (`planners/timing/ties.py`) is told, and not chosen
+# otherwise: the simplest or the roomiest of those was slower on measured jobs than the fastest by the estimate
+# (docs/accuracy.md, "Ranking").
 NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
 # Peaks that differ by less are within the error band of every stack (`planners/stacks`).

@@ -9,6 +9,7 @@ from plimsoll.planners.plans import LeftOutStack, SearchedStacks
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.able import problems_of_each, what_none_has
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
+from plimsoll.planners.timing.efficiency import efficiency_on
 
 
 def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:
@@ -59,6 +60,19 @@ def unmeasured_note(
         return ""
     why = _why_unmeasured(question, stacks, measured_on_host=measured_on_host)
     return f" No measured run of {framework} is on record. {why}"
+
+
+def untimed_pair_note(question: TrainingQuestion, framework: str, stacks: SearchedStacks) -> str:
+    """Return the sentence on a stack which `any` chose and nobody timed on the GPU, where others were."""
+    timed = {name: efficiency_on(name, question.hardware).timed_runs for name in stacks.searched}
+    on_gpu = [name for name, runs in timed.items() if runs == "stack_on_gpu"]
+    is_pair_untimed = timed[framework] == "other_stacks_on_gpu" and load_profile(framework).measured
+    if question.framework != "any" or not is_pair_untimed or not on_gpu:
+        return ""
+    return (
+        f" No timed run of {framework} on this GPU was fitted; those on record are of {listed(on_gpu)}, which the "
+        "estimate puts behind it."
+    )
 
 
 def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks, *, measured_on_host: bool) -> str:

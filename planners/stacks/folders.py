@@ -7,8 +7,8 @@ key by key. A value is replaced whole, be it a list or a table within a table (b
 `states`, by precision: whoever states one of its keys states them all.
 
 `OWN` is never inherited, because it says where numbers come from: a stack states it itself, or is refused. Of another
-stack neither are `variants`, kernels that somebody looked at there, what single `optimizers` change, `releases`,
-`is_textbook` and `aliases`.
+stack neither are `variants`, kernels that somebody looked at there, its `releases`, the cards that it was
+`measured_on`, what single `optimizers` change, `is_textbook` and `aliases`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from plimsoll.planners.ground.data_files import overlaid, read_toml
 STACK, TIMING = "stack", "timing"
 OWN: Mapping[str, frozenset[str]] = {
     STACK: frozenset({"title", "listed", "measured", "sources", "versions", "band"}),
-    TIMING: frozenset({"measured", "provenance", "low", "high", "expert_low", "expert_high"}),
+    TIMING: frozenset({"measured", "provenance", "low", "high", "expert_low", "expert_high", "band_reason"}),
 }
-NEVER_INHERITED = frozenset({"aliases", "variants", "optimizers", "is_textbook", "releases"})
+NEVER_INHERITED = frozenset({"aliases", "variants", "optimizers", "is_textbook", "releases", "measured_on"})
 REPLACED_WHOLE = frozenset({"states"})
 
 

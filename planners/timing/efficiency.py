@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from plimsoll.planners.ground.data_files import read_toml, record
 from plimsoll.planners.ground.hardware import Hardware
@@ -21,6 +21,9 @@ from plimsoll.planners.stacks.profile import load_profile, textbook
 FOLDER = Path(__file__).parent
 # A card of no known generation is taken for this file, which says so.
 UNKNOWN_GENERATION = "other"
+# What of a stack on a card was timed: runs of both, of other stacks on the card, none on the card, or the site's own.
+TimedRuns: TypeAlias = Literal["stack_on_gpu", "other_stacks_on_gpu", "none_on_gpu", "own"]
+UNTIMED_GPU: Final = "none_on_gpu"
 # Cards that clients describe have ids of their own.
 MOST_KEPT = 256
 
@@ -68,10 +71,13 @@ class StackEfficiency:
     """How one training stack runs those kernels.
 
     `low` and `high` are the band of models without experts, `expert_low` and
-    `expert_high` of those with. `expert_weight_multiple` is how often an
-    expert's weights and gradients cross memory in a micro-batch over the least (read in
-    both passes, the gradient added). `traffic_multiple` is how often the kernels that
-    the stack was measured with (`measured_kernels`, a name of `planners/timing/fusion.py`)
+    `expert_high` of those with, for `band_reason`. `measured_on` are the cards of the runs
+    that were fitted. Two layouts of one job whose estimates are within `tie_fraction` of each
+    other (`expert_tie_fraction` with experts) are not told apart (`planners/timing/ties.py`).
+    `expert_weight_multiple` is how often an expert's weights and gradients cross memory
+    in a micro-batch over the least (read in both passes, the gradient added).
+    `traffic_multiple` is how often the kernels that the stack was measured with
+    (`measured_kernels`, a name of `planners/timing/fusion.py`)
     read and write each tensor. `host_layer_seconds` is what the host needs to launch one layer's
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
@@ -96,11 +102,15 @@ class StackEfficiency:
 
     name: str
     measured: bool
+    measured_on: tuple[str, ...]
     provenance: str
+    band_reason: str
     low: float
     high: float
     expert_low: float
     expert_high: float
+    tie_fraction: float
+    expert_tie_fraction: float
     traffic_multiple: float
     measured_kernels: str
     expert_weight_multiple: float
@@ -127,9 +137,13 @@ class StackEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonEfficiency:
-    """What neither card nor stack changes: latencies, the backward pass's factors, the host."""
+    """What neither card nor stack changes: latencies, the backward pass's factors, the host, untimed cards."""
 
     coverage: float
+    untimed_gpu_low: float
+    untimed_gpu_high: float
+    untimed_gpu_expert_low: float
+    untimed_gpu_expert_high: float
     attention_backward_multiple: float
     launch_seconds: float
     link_hop_seconds: float
@@ -141,16 +155,25 @@ class CommonEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """All efficiencies of one stack on one card."""
+    """All efficiencies of one stack on one card; `timed_runs` says what they were fitted to."""
 
     gpu: GpuEfficiency
     stack: StackEfficiency
     common: CommonEfficiency
+    timed_runs: TimedRuns
 
     def band(self, *, experts: bool) -> tuple[float, float]:
-        """Return the multiples of the estimate between which a step is expected, at the stated coverage."""
-        stack = self.stack
-        return (stack.expert_low, stack.expert_high) if experts else (stack.low, stack.high)
+        """Return the multiples of the estimate between which a step is expected, at the stated coverage.
+
+        On a card without timed runs that is no less than other cards took whose runs no fit saw.
+        """
+        stack, common = self.stack, self.common
+        low, high = (stack.expert_low, stack.expert_high) if experts else (stack.low, stack.high)
+        if self.timed_runs != UNTIMED_GPU:
+            return low, high
+        untimed_low = common.untimed_gpu_expert_low if experts else common.untimed_gpu_low
+        untimed_high = common.untimed_gpu_expert_high if experts else common.untimed_gpu_high
+        return min(low, untimed_low), max(high, untimed_high)
 
     @property
     def provenance(self) -> str:
@@ -172,12 +195,26 @@ def load_efficiency(framework: str | None = None, gpu_id: str = "") -> Efficienc
     """
     gpus = _gpus()
     generation = next((gpu for gpu in gpus.values() if gpu_id.startswith(gpu.ids)), gpus[UNKNOWN_GENERATION])
-    return Efficiency(gpu=generation, stack=_stack(framework or textbook().name), common=_common())
+    stack = _stack(framework or textbook().name)
+    return Efficiency(gpu=generation, stack=stack, common=_common(), timed_runs=_timed_runs(stack, gpu_id))
+
+
+def _timed_runs(stack: StackEfficiency, gpu_id: str) -> TimedRuns:
+    """Return what of a pair was timed. Where no card is named none is called untimed."""
+    if gpu_id in stack.measured_on:
+        return "stack_on_gpu"
+    return "other_stacks_on_gpu" if not gpu_id or gpu_id in timed_cards() else UNTIMED_GPU
+
+
+@functools.cache
+def timed_cards() -> frozenset[str]:
+    """Return the cards of the runs that the efficiencies of any stack were fitted to."""
+    return frozenset(card for name in shipped().names() for card in _stack(name).measured_on)
 
 
 def shipped_generations() -> tuple[GpuEfficiency, ...]:
-    """Return the efficiencies of every measured GPU generation."""
-    return tuple(gpu for name, gpu in _gpus().items() if name != UNKNOWN_GENERATION)
+    """Return the efficiencies of every GPU generation of which timed runs were fitted."""
+    return tuple(gpu for gpu in _gpus().values() if any(card.startswith(gpu.ids) for card in timed_cards()))
 
 
 def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
@@ -187,17 +224,25 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
         return shipped
     measured: dict[str, Any] = {**site.fractions, "provenance": f"The GPU's rates are {site.provenance}."}
     gpu = replace(shipped.gpu, **measured)
-    return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
+    timed_runs = "own" if site.fractions or site.spread else shipped.timed_runs
+    return replace(
+        shipped,
+        timed_runs=timed_runs,
+        gpu=gpu,
+        stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)),
+    )
 
 
 def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
-    """Return the stack with its bands `spread` times as wide on a logarithmic scale."""
+    """Return the stack with its bands and ties `spread` times as wide on a logarithmic scale."""
     return replace(
         stack,
         low=stack.low**spread,
         high=stack.high**spread,
         expert_low=stack.expert_low**spread,
         expert_high=stack.expert_high**spread,
+        tie_fraction=(1 + stack.tie_fraction) ** spread - 1,
+        expert_tie_fraction=(1 + stack.expert_tie_fraction) ** spread - 1,
     )
 
 

@@ -219,6 +219,7 @@ def told(
         tflops_per_gpu=rate / 1e12,
         model_flops_utilization=rate / hardware.gpu.peak_flops_per_second[job.precision.compute_format],
         highest_measured_utilization=None if highest is None else highest.fraction,
+        timed_runs=efficiency.timed_runs,
         stages=stage_steps(one, job, hardware, efficiency, Groups(one, job, hardware, efficiency)),
     )
 

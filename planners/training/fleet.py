@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from plimsoll.planners.ground.errors import InvalidQuestion, PlanningStopped, PlimsollError
 from plimsoll.planners.ground.stopping import ShouldStop, never
@@ -12,9 +13,15 @@ from plimsoll.planners.ground.units import SECONDS_PER_HOUR
 from plimsoll.planners.memory.host_words import is_host_sure, lacking_host_bytes
 from plimsoll.planners.plans import FleetEntry, TrainingAnswer
 from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.timing.efficiency import UNTIMED_GPU, efficiency_on
+from plimsoll.planners.timing.ties import are_tied, unrelated_tie_fraction
 from plimsoll.planners.training.planning import plan_training
 
 Rank = tuple[float, ...]
+Questions: TypeAlias = Sequence[TrainingQuestion]
+Answers: TypeAlias = Mapping[int, TrainingAnswer]
+# Entries of a rank before what the objective adds: whether it is late, and whether the host may lack memory.
+_BEFORE_OBJECTIVE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +35,10 @@ class FleetAnswer:
 def plan_fleet(questions: Sequence[TrainingQuestion], should_stop: ShouldStop = never) -> FleetAnswer:
     """Return the plan of the best entry; the questions differ in their hardware only.
 
-    An entry that cannot run the job is listed with its refusal. Raises
-    `InvalidQuestion` where the objective cannot rank the entries, and what
-    `plan_training` raises on the first entry where none can run the job.
+    A kind of GPU that nobody timed goes after one that it beats by less than the band, and else says so.
+    An entry that cannot run the job is listed with its refusal. Raises `InvalidQuestion` where the
+    objective cannot rank the entries, and what `plan_training` raises on the first entry where none
+    can run the job.
     """
     _check_prices(questions)
     answers: dict[int, TrainingAnswer] = {}
@@ -44,12 +52,14 @@ def plan_fleet(questions: Sequence[TrainingQuestion], should_stop: ShouldStop = 
             refusals[number] = error
     if not answers:
         raise refusals[0]
-    order = sorted(answers, key=lambda number: (_rank(questions[number], answers[number]), number))
+    estimated = sorted(answers, key=lambda number: (_rank(questions[number], answers[number]), number))
+    order = _timed_first(estimated, questions, answers)
     entries = [_entry(number, questions[number], answers[number]) for number in order]
     refused = [_refused(number, questions[number], error) for number, error in refusals.items()]
     best = order[0]
     answer = plan_training(questions[best], should_stop) if questions[best].compare else answers[best]
-    return FleetAnswer(chosen=best, answer=replace(answer, fleet=(*entries, *refused)))
+    summary = answer.summary + _untimed_note(estimated, order, questions, answers)
+    return FleetAnswer(chosen=best, answer=replace(answer, summary=summary, fleet=(*entries, *refused)))
 
 
 def _check_prices(questions: Sequence[TrainingQuestion]) -> None:
@@ -95,6 +105,58 @@ def _rank(question: TrainingQuestion, answer: TrainingAnswer) -> Rank:
     return (late, float(not is_host_sure(plan.memory)), *by_objective[question.objective])
 
 
+def _timed_first(order: Sequence[int], questions: Questions, answers: Answers) -> list[int]:
+    """Return the order with the first kind of GPU that was timed before an untimed one that is ahead by a tie."""
+    first = order[0]
+    if not _is_untimed(answers[first]):
+        return list(order)
+    for number in order[1:]:
+        if not _is_untimed(answers[number]) and _is_tied(first, number, questions, answers):
+            return [number, *(other for other in order if other != number)]
+    return list(order)
+
+
+def _is_untimed(answer: TrainingAnswer) -> bool:
+    return answer.plan.step.timed_runs == UNTIMED_GPU
+
+
+def _is_tied(first: int, other: int, questions: Questions, answers: Answers) -> bool:
+    """Return whether two entries differ in what the objective makes of their steps alone, and by less than the band."""
+    ranks = [_rank(questions[number], answers[number]) for number in (first, other)]
+    place = _place_of_steps(questions[first], answers[first])
+    if place is None or ranks[0][:place] != ranks[1][:place] or math.isinf(ranks[0][place]):
+        return False
+    return are_tied(ranks[0][place], ranks[1][place], _tie_between(first, other, questions, answers))
+
+
+def _tie_between(first: int, other: int, questions: Questions, answers: Answers) -> float:
+    on = (efficiency_on(answers[number].plan.layout.framework, questions[number].hardware) for number in (first, other))
+    return unrelated_tie_fraction(*on, experts=bool(questions[first].model.experts_per_token))
+
+
+def _place_of_steps(question: TrainingQuestion, answer: TrainingAnswer) -> int | None:
+    """Return where a rank has what the step decides: its time, or its price. The fewest GPUs are counted by memory."""
+    if not answer.fits or question.objective == "fewest_gpus":
+        return None
+    is_late = question.objective == "deadline" and meets_deadline(question, answer) is False
+    return _BEFORE_OBJECTIVE if is_late else _BEFORE_OBJECTIVE + 1
+
+
+def _untimed_note(estimated: Sequence[int], order: Sequence[int], questions: Questions, answers: Answers) -> str:
+    """Return that the best entry by the estimate was never timed, and what was made of it; else nothing."""
+    first = estimated[0]
+    if not (answers[first].fits and _is_untimed(answers[first])):
+        return ""
+    name = questions[first].hardware.gpu.name
+    if order[0] != first:
+        tie = _tie_between(first, order[0], questions, answers)
+        return (
+            f" {name} is ahead by the estimate, but no timed run on it was fitted, and a lead below {tie:.0%} is "
+            "within the band: what was timed goes first."
+        )
+    return f" {name} goes first by an estimate alone: no timed run on it was fitted."
+
+
 def _entry(number: int, question: TrainingQuestion, answer: TrainingAnswer) -> FleetEntry:
     plan = answer.plan
     return FleetEntry(
@@ -113,6 +175,7 @@ def _entry(number: int, question: TrainingQuestion, answer: TrainingAnswer) -> F
         cost_usd=plan.run.cost_usd,
         meets_deadline=meets_deadline(question, answer),
         refusal=None,
+        timed_runs=plan.step.timed_runs,
     )
 
 

@@ -21,15 +21,17 @@ from plimsoll.planners.memory.frozen import frozen_note, stacked_experts_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
-from plimsoll.planners.plans import Layout, TrainingPlan
-from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
+from plimsoll.planners.plans import Alternative, Layout, TrainingPlan
+from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.stacks.releases import Release
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
+from plimsoll.planners.timing.untimed import untimed_notes
 from plimsoll.planners.timing.utilization import highest_utilization
-from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
+from plimsoll.planners.training.failure_notes import failure_notes
+from plimsoll.planners.training.tie_notes import tie_notes
 
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
@@ -47,6 +49,7 @@ class Told:
     job: Job
     plan: TrainingPlan
     efficiency: Efficiency
+    alternatives: tuple[Alternative, ...] = ()
     waiting_bytes: float = 0.0
 
     @property
@@ -185,8 +188,9 @@ def _time(told: Told) -> Iterator[str]:
     low, high = efficiency.band(experts=bool(told.question.model.experts_per_token))
     yield (
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
-        f"{efficiency.common.coverage:.0%} of such runs are expected to."
+        f"{efficiency.common.coverage:.0%} of runs are expected to. {efficiency.stack.band_reason}"
     )
+    yield from untimed_notes(told.question.hardware, efficiency, experts=bool(told.question.model.experts_per_token))
     if told.question.objective == "cost" and told.question.hardware.usd_per_gpu_hour is None:
         yield "No usd_per_gpu_hour is given, so that layouts are compared in GPU time, as at any one price."
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
@@ -194,6 +198,10 @@ def _time(told: Told) -> Iterator[str]:
     yield from _unmeasured_utilization(told)
     yield from _overlap(told)
     yield from _attention(told)
+
+
+def _ties(told: Told) -> Iterator[str]:
+    yield from tie_notes(told.question, told.plan, told.alternatives)
 
 
 def _overlap(told: Told) -> Iterator[str]:
@@ -425,20 +433,7 @@ def _elsewhere(told: Told) -> Iterator[str]:
 
 
 def _failures(told: Told) -> Iterator[str]:
-    given = told.question.resilience
-    if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH:
-        yield (
-            f"Failures follow Llama 3's 16,384 GPUs: 419 unexpected interruptions in 54 days, or "
-            f"{figure(GPU_FAILURES_PER_MONTH)} per GPU and month."
-        )
-    if given.checkpoint_bytes_per_second is None:
-        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
-        yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
-    if given.restart_seconds is None:
-        yield (
-            f"A restart takes {duration(RESTART_SECONDS)}, MegaScale's published bound for detection and diagnosis, "
-            "plus the time to read the checkpoint."
-        )
+    yield from failure_notes(told.question.resilience, told.plan.run)
 
 
 def _nodes(told: Told) -> Iterator[str]:
@@ -461,6 +456,7 @@ def _model_and_gpu(told: Told) -> Iterator[str]:
 NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
     _memory,
     _time,
+    _ties,
     _chosen_by_search,
     _layers,
     _elsewhere,

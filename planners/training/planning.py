@@ -25,12 +25,13 @@ from plimsoll.planners.search.able import jobs_of
 from plimsoll.planners.search.pool import Pool
 from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.search.search import Found, search
-from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_note
+from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_note, untimed_pair_note
 from plimsoll.planners.search.violations import check_fixed, every_broken_rule, impossible
 from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
+from plimsoll.planners.timing.ties import are_tied, tie_fraction
 from plimsoll.planners.training.advice import advice_for, leaves_to_be_desired
 from plimsoll.planners.training.deadline import in_time_with_failures
 from plimsoll.planners.training.elastic import resized
@@ -87,10 +88,14 @@ def plan_without_advice(
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency, derived)
     verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
+    alternatives = derived.several(
+        "alternatives", (_alternative(question, found, *place) for place in found.alternatives)
+    )
     told = Told(
         question=question,
         job=pool.job,
         plan=plan,
+        alternatives=alternatives,
         efficiency=efficiency,
         waiting_bytes=derived.part(
             "assumptions", lambda: pool.waiting_bytes(index, plan.step, question.hardware), otherwise=0.0
@@ -104,13 +109,12 @@ def plan_without_advice(
             lambda: (
                 summary(question, plan, verdict)
                 + unmeasured_note(question, plan.layout.framework, stacks, measured_on_host=found.measured_on_host)
+                + untimed_pair_note(question, plan.layout.framework, stacks)
             ),
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
-        alternatives=derived.several(
-            "alternatives", (_alternative(question, found, *place) for place in found.alternatives)
-        ),
+        alternatives=alternatives,
         search=SearchCounts(
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
@@ -333,4 +337,16 @@ def _alternative(question: TrainingQuestion, found: Found, number: int, index: i
         margin_bytes=question.hardware.limit_bytes - peak,
         step_seconds=float(pool.seconds[index]),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
+        equal_within_band=_is_tied(question, found, number, index),
+        timed_runs=efficiency_on(pool.job.profile.name, question.hardware).timed_runs,
     )
+
+
+def _is_tied(question: TrainingQuestion, found: Found, number: int, index: int) -> bool:
+    """Return whether the evidence leaves open if a layout of as many GPUs is slower or faster than the plan."""
+    pool, chosen, place = found.pools[number], found.pools[found.chosen[0]], found.chosen[1]
+    if pool.layouts.gpus[index] != chosen.layouts.gpus[place]:
+        return False
+    frameworks = chosen.job.profile.name, pool.job.profile.name
+    fraction = tie_fraction(*frameworks, question.hardware, experts=bool(question.model.experts_per_token))
+    return are_tied(float(chosen.seconds[place]), float(pool.seconds[index]), fraction)

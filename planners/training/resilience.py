@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from plimsoll.planners.catalogue.failure_rates import published_range, published_rates
 from plimsoll.planners.ground.units import DAYS_PER_MONTH, SECONDS_PER_DAY
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.questions import Resilience
+from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, USUAL_FAILURES, Resilience
 
 # Llama Team 2024, section 3.3.1, arXiv:2407.21783: 2 TB/s of sustained storage throughput (7 TB/s at its peak), here
 # divided evenly among the 16,384 GPUs of the largest run.
@@ -14,8 +15,33 @@ CHECKPOINT_BYTES_PER_SECOND_PER_GPU = 2e12 / 16_384
 # Jiang et al. 2024, MegaScale, section 6.3: failures are detected and diagnosed in less than ten minutes on average,
 # arXiv:2402.15627. Reading the checkpoint comes on top of it.
 RESTART_SECONDS = 600.0
+# Kokolis et al. 2025, arXiv:2410.21680: restarts on Meta's clusters RSC-1 and RSC-2 take about 5 to 20 minutes.
+LEAST_RESTART_SECONDS, MOST_RESTART_SECONDS = 300.0, 1200.0
+# Whose rate of failures it is where a client gave a number.
+GIVEN = "given"
 # e^700 is near the largest number: a segment of work that meets so many failures never ends.
 MOST_FAILURES_A_SEGMENT = 700.0
+
+
+def failure_rate_source(given: Resilience) -> str:
+    """Return whose rate a job is planned with: a published one's name, `pessimistic`, or `given` by the client."""
+    if given.failures_like is not None:
+        return given.failures_like
+    return USUAL_FAILURES if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH else GIVEN
+
+
+def failure_interval(given: Resilience) -> tuple[float, float] | None:
+    """Return between which parts of the GPUs may fail in a month; None where nothing bounds the rate.
+
+    Who names a source has its count, with its Poisson interval. Who says nothing may have any published cluster.
+    """
+    if given.failures_like is not None:
+        named = published_rates().get(given.failures_like)
+        return None if named is None else named.interval
+    if failure_rate_source(given) == GIVEN:
+        return None
+    least, most = published_range()
+    return least.per_gpu_month, most.per_gpu_month
 
 
 def gpu_failures_per_day(gpu_failures_per_month: float) -> float:

@@ -9,7 +9,7 @@ from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.plans import Layout, Run, SpareNodes, Step
-from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.questions import Resilience, TrainingQuestion
 from plimsoll.planners.search.objectives import run_steps
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.step import train_flops_per_token
@@ -40,6 +40,11 @@ def run_of(
         "plan.run.goodput",
         lambda: _kept(step.seconds, saving_seconds, recovery_seconds, between),
         otherwise=_Kept(first_order=None, interval=None, goodput=None),
+    )
+    bounds = derived.part(
+        "plan.run.goodput_low",
+        lambda: _bounds(given, layout.gpus, step.seconds, saving_seconds, recovery_seconds, between),
+        otherwise=_Bounds(),
     )
     steps = run_steps(question)
     seconds = None if steps is None else steps * step.seconds
@@ -74,6 +79,11 @@ def run_of(
             lambda: recoveries(layout, elastic, question.hardware, efficiency, failing),
             otherwise=(),
         ),
+        failure_rate_source=resilience.failure_rate_source(given),
+        failures_per_day_low=bounds.failures_per_day_low,
+        failures_per_day_high=bounds.failures_per_day_high,
+        goodput_low=bounds.goodput_low,
+        goodput_high=bounds.goodput_high,
     )
 
 
@@ -107,6 +117,41 @@ def _kept(step_seconds: float, saving_seconds: float, recovery_seconds: float, b
             recovery_seconds=recovery_seconds,
             mean_between_failures=between,
         ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """How often a run may fail in a day, and what the plan's checkpoints leave of it then; None where nothing says."""
+
+    failures_per_day_low: float | None = None
+    failures_per_day_high: float | None = None
+    goodput_low: float | None = None
+    goodput_high: float | None = None
+
+
+def _bounds(
+    given: Resilience, gpus: int, step_seconds: float, saving_seconds: float, recovery_seconds: float, between: float
+) -> _Bounds:
+    """Return the run at the least and the most that its GPUs may fail, with checkpoints as often as planned."""
+    interval = resilience.failure_interval(given)
+    if interval is None:
+        return _Bounds()
+
+    def kept(rate: float) -> float:
+        return resilience.goodput(
+            interval_seconds=max(resilience.daly_interval_seconds(saving_seconds, between), step_seconds),
+            checkpoint_seconds=saving_seconds,
+            recovery_seconds=recovery_seconds,
+            mean_between_failures=resilience.mean_seconds_between_failures(gpus, rate),
+        )
+
+    low, high = interval
+    return _Bounds(
+        failures_per_day_low=resilience.failures_per_day(gpus, low),
+        failures_per_day_high=resilience.failures_per_day(gpus, high),
+        goodput_low=kept(high),
+        goodput_high=kept(low),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.failure_rates import PESSIMISTIC_GPU_FAILURES_PER_MONTH, failures_per_gpu_month
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName, UnknownVersion
 from plimsoll.planners.ground.figures import figure
@@ -18,6 +19,7 @@ from plimsoll.planners.ground.terms import (
     HIGHEST_ZERO_STAGE,
     AttentionKind,
     CompanionRole,
+    FailureRateName,
     GradientCompression,
     KernelKind,
     Method,
@@ -33,7 +35,6 @@ from plimsoll.planners.jobs.pipeline_layouts import LONGEST_LIST, NAMED
 from plimsoll.planners.jobs.recompute_modules import MODULES
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
-    PESSIMISTIC_GPU_FAILURES_PER_MONTH,
     Companion,
     Evaluation,
     LayoutRequest,
@@ -372,7 +373,7 @@ def _rate_form(value: Any) -> str:
 
 
 FailureRate: TypeAlias = Annotated[
-    Annotated[float, Field(ge=0, lt=1), Tag("(number)")] | Annotated[Literal["pessimistic"], Tag("(name)")],
+    Annotated[float, Field(ge=0, lt=1), Tag("(number)")] | Annotated[FailureRateName, Tag("(name)")],
     Discriminator(_rate_form),
 ]
 
@@ -384,9 +385,10 @@ class ResiliencePart(Wire):
         FailureRate,
         Field(
             description=(
-                "The part of the GPUs that fails in a month. The default is that of Llama 3's 16,384 GPUs, with 419 "
-                "unexpected interruptions in 54 days (arXiv:2407.21783); 'pessimistic' is "
-                f"{figure(PESSIMISTIC_GPU_FAILURES_PER_MONTH)}."
+                "The part of the GPUs that fails in a month, or whose rate it is: Llama 3's (the default: 419 "
+                "unexpected interruptions of 16,384 H100s in 54 days), Meta's clusters RSC-1 and RSC-2, OPT-175B's, "
+                "BLOOM's on Jean Zay, a cluster of 504 B200s, Google's TPU v4, or 'pessimistic', "
+                f"{figure(PESSIMISTIC_GPU_FAILURES_PER_MONTH)} by no source on record."
             )
         ),
     ] = GPU_FAILURES_PER_MONTH
@@ -397,7 +399,10 @@ class ResiliencePart(Wire):
     warm_up_seconds: Annotated[
         Seconds | None, Field(description="After a restart, until steps are as fast as before.")
     ] = None
-    checkpoint_bytes_per_second: Rate | None = None
+    checkpoint_bytes_per_second: Annotated[
+        Rate | None,
+        Field(description="What all GPUs together write and read of a checkpoint; the default is 122 MB/s per GPU."),
+    ] = None
     target_availability: Annotated[
         float | None,
         Field(ge=0.5, le=0.999999, description="The part of the time for which enough nodes are to be up."),
@@ -408,9 +413,9 @@ class ResiliencePart(Wire):
 
     def to_resilience(self) -> Resilience:
         """Return the planner's value of it."""
-        fields = self.model_dump()
-        if self.gpu_failures_per_month == "pessimistic":
-            fields["gpu_failures_per_month"] = PESSIMISTIC_GPU_FAILURES_PER_MONTH
+        fields, named = self.model_dump(), self.gpu_failures_per_month
+        if isinstance(named, str):
+            fields |= {"gpu_failures_per_month": failures_per_gpu_month(named), "failures_like": named}
         return Resilience(**fields)
 
 

@@ -153,8 +153,8 @@ def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         ("cost", None if cost is None else f"${cost:,.0f}"),
         ("checkpoint", gib(run["checkpoint_bytes"])),
         ("checkpoint every", seconds_text(run["checkpoint_interval_daly_seconds"])),
-        ("failures per day", figure(run["failures_per_day"])),
-        ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %"),
+        ("failures per day", f"{figure(run['failures_per_day'])}{_failures_range(run)}"),
+        ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %{_goodput_range(run)}"),
         *(
             (f"with {way['name']}", f"{100 * way['goodput']:.1f} %")
             for way in run["recovery"]
@@ -163,6 +163,18 @@ def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         ("time with failures", seconds_text(run["expected_seconds"])),
         ("spare nodes", _spares(run["spare_nodes"])),
     )
+
+
+def _failures_range(run: Mapping[str, Any]) -> str:
+    """Return between which numbers of failures a run may lie; nothing where nothing bounds them."""
+    # Earlier versions did not bound them.
+    low, high = run.get("failures_per_day_low"), run.get("failures_per_day_high")
+    return "" if low is None or high is None else f" ({figure(low)} to {figure(high)})"
+
+
+def _goodput_range(run: Mapping[str, Any]) -> str:
+    low, high = run.get("goodput_low"), run.get("goodput_high")
+    return "" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def _spares(spare: Mapping[str, Any] | None) -> str | None:
@@ -287,10 +299,17 @@ def _training_alternatives(body: Mapping[str, Any]) -> str:
     others = body["alternatives"]
     labels = training_labels([other["layout"] for other in others], body["plan"]["layout"])
     rows = [
-        (label, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"])
+        (label, gib(other["peak_bytes"]), _step_text(other), other["verdict"])
         for label, other in zip(labels, others, strict=True)
     ]
     return _alternatives(rows, ("layout", "peak", "step", "verdict"))
+
+
+def _step_text(alternative: Mapping[str, Any]) -> str:
+    """Return an alternative's step, marked where the evidence does not tell it from the plan's."""
+    # Earlier versions did not say so.
+    mark = ", equal within the band" if alternative.get("equal_within_band") else ""
+    return f"{seconds_text(alternative['step_seconds'])}{mark}"
 
 
 def _serving_alternatives(body: Mapping[str, Any]) -> str:

@@ -55,12 +55,20 @@ def _serving_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
 def _entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
     dollars = entry["usd_per_token"]
     return (
-        entry["gpu"] if entry["gpus"] is None else f"{entry['gpus']} × {entry['gpu']}",
+        _gpus_text(entry),
         gib(entry["peak_bytes"]),
         seconds_text(entry["step_seconds"]),
         "" if dollars is None else f"${figure(1e6 * dollars, DOLLAR_DIGITS)}",
         "refused" if entry["refusal"] else entry["verdict"],
     )
+
+
+def _gpus_text(entry: Mapping[str, Any]) -> str:
+    """Return an entry's GPUs, marked where nobody timed a run on them."""
+    # Earlier versions did not say so.
+    mark = ", no timed run" if entry.get("timed_runs") == "none_on_gpu" else ""
+    counted = entry["gpu"] if entry["gpus"] is None else f"{entry['gpus']} × {entry['gpu']}"
+    return f"{counted}{mark}"
 
 
 def _comparison(number: int, one: Mapping[str, Any]) -> list[str]:

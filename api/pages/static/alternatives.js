@@ -82,12 +82,15 @@ export function alternativesPart(answer, context) {
     lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],
     marks: [{ x: answer.plan.memory.limit_bytes, label: "limit" }],
   });
-  const rows = answer.alternatives.map((entry, at) => [texts[at], gib(entry.peak_bytes), duration(entry.step_seconds),
+  const rows = answer.alternatives.map((entry, at) => [texts[at], gib(entry.peak_bytes), stepText(entry),
     words(entry.verdict), actions(entry.layout, context)]);
   return section("Alternatives", drawing, verdictLegend(points), answer.alternatives.length
     ? el("details", {}, el("summary", {}, `All ${answer.alternatives.length} in a table`), table("Alternatives", ["Layout", "Peak", "Step", "Verdict", ""], rows))
     : el("p", { class: "quiet" }, "No other layout that fits is better in either."));
 }
+
+/** Return an alternative's step, marked where the evidence does not tell it from the plan's. */
+const stepText = (entry) => duration(entry.step_seconds) + (entry.equal_within_band ? ", equal within the band" : "");
 
 /** Return the words for the colours of the points; nothing where all fit. */
 function verdictLegend(points) {

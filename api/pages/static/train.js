@@ -70,10 +70,17 @@ function runPart(run) {
   const known = [
     ["Steps", whole(run.steps)], ["Time", duration(run.expected_seconds ?? run.seconds)], ["GPU hours", whole(run.gpu_hours)],
     ["Cost", run.cost_usd == null ? el("small", {}, "say US$ per GPU hour") : `US$ ${whole(run.cost_usd)}`], ["Work", `${count(run.model_flops)} FLOP`],
-    ["Failures a day", run.failures_per_day.toPrecision(2)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
+    ["Failures a day", failuresText(run)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
     ["Goodput", percent(run.goodput)],
   ];
   return section("Run", facts(known));
+}
+
+/** Return how often a run fails, and between which numbers that lies; plans of earlier versions do not bound it. */
+function failuresText(run) {
+  const [told, low, high] = [run.failures_per_day, run.failures_per_day_low, run.failures_per_day_high]
+    .map((failures) => failures?.toPrecision(2));
+  return low === undefined ? told : `${told} (${low} to ${high})`;
 }
 
 function communicationPart(calls) {

@@ -25,8 +25,9 @@ from benchmarks.accuracy.document import Section, measured_on, write_sections
 from benchmarks.accuracy.judged import Judged, figures, heading
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.fit import PARAMETERS, Fit, fitted_values, start_values
+from benchmarks.accuracy.step_time.ranking import order_section
 from benchmarks.accuracy.step_time.statistics import FloatArray
-from benchmarks.accuracy.step_time.timed_runs import EXPERTS, TimedAnswer, answers, fresh_runs, run_of
+from benchmarks.accuracy.step_time.timed_runs import EXPERTS, SWEEP, TimedAnswer, answers, fresh_runs, run_of
 from plimsoll.planners.ground.terms import RECOMPUTE_MODES
 from plimsoll.planners.layouts.candidates import ALL_LAYERS
 from plimsoll.planners.stacks.profile import textbook
@@ -80,11 +81,23 @@ def left_out_sections(service: Service) -> Iterator[Section]:
         ("time-sources-left-out", "Step time, each source by a fit without it", sources),
         ("time-cards-left-out", "Step time, each card by a fit without it", cards),
     ):
-        yield Section(name=name, title=title, lines=(day, "", *_lines(found)))
-    unseen = [one.judged for one in answers(fresh_runs(), service)]
-    judged = [*(one for each in sources for one in each.refitted), *unseen]
+        unseen_cards = untimed_lines(found) if found is cards else ()
+        yield Section(name=name, title=title, lines=(day, "", *_lines(found), *unseen_cards))
+    unseen = answers(fresh_runs(), service)
+    judged = [*(one for each in sources for one in each.refitted), *(one.judged for one in unseen)]
     title = "Bands of the step time, on runs whose source no fit saw"
     yield Section(name="time-bands", title=title, lines=(day, "", *band_lines(judged)))
+    yield order_section([*(one for _, one in kept), *unseen], _multiples(kept, sources))
+
+
+def _multiples(kept: Sequence[tuple[Case, TimedAnswer]], sources: Sequence[LeftOut]) -> dict[int, float]:
+    """Return what each answer's estimate is multiplied by in a fit without its source, by its place."""
+    found: dict[int, float] = {}
+    for each in sources:
+        places = [place for place, (case, _) in enumerate(kept) if source_of(case) == each.name]
+        for place, shipped, refitted in zip(places, each.shipped, each.refitted, strict=True):
+            found[place] = (refitted.ratio or 1.0) / (shipped.ratio or 1.0)
+    return found
 
 
 def _without_each(key: Key, kept: Sequence[tuple[Case, TimedAnswer]], pool: ProcessPoolExecutor) -> list[LeftOut]:
@@ -149,6 +162,20 @@ def _lines(found: Sequence[LeftOut]) -> Iterator[str]:
     yield f"{'':{NAME_WIDTH}} {heading()} | {heading()}"
     for one in found:
         yield f"{one.name[:NAME_WIDTH]:{NAME_WIDTH}} {figures(one.shipped)} | {figures(one.refitted)}"
+
+
+def untimed_lines(cards: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield where nine of ten of the runs on cards that no fit saw lie: the band of cards that nobody timed.
+
+    nanotron's are of one card and source, without which nothing is left of its constants.
+    """
+    yield ""
+    yield f"{'measured over estimated':{NAME_WIDTH}}  runs" + "".join(f"{cut:>7}%" for cut in CUTS)
+    runs = [one for card in cards for one in card.refitted if one.kind != SWEEP and one.ratio is not None]
+    for name, experts in (("dense", False), ("experts", True)):
+        multiples = [1 / (one.ratio or 1.0) for one in runs if (one.kind == EXPERTS) is experts]
+        cuts = "".join(f"{np.percentile(multiples, cut):8.2f}" for cut in CUTS)
+        yield f"{name:{NAME_WIDTH}} {len(multiples):5d}{cuts}"
 
 
 def band_lines(judged: Sequence[Judged]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from benchmarks.accuracy.asking import Refused, Service
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.step_time.cases import all_cases
 from benchmarks.accuracy.step_time.kernel_runs import kernel_section
+from benchmarks.accuracy.step_time.ranking import ranking_sections
 from benchmarks.accuracy.step_time.report import detail_sections, error_sections
 from benchmarks.accuracy.step_time.statistics import FloatArray
 from benchmarks.accuracy.step_time.timed_runs import SWEEP, TimedAnswer, answers, fresh_runs, run_of
@@ -27,6 +28,7 @@ def step_time_sections(service: Service) -> Iterator[Section]:
     seen = answers(map(run_of, cases), service)
     unseen = answers(fresh_runs(), service)
     yield from error_sections([one.judged for one in (*seen, *unseen)])
+    yield from ranking_sections([*seen, *unseen])
     yield kernel_section(unseen)
     full = np.array([(case.peak_bytes or 0) > FULL_FRACTION * case.hardware.limit_bytes for case in cases])
     yield from detail_sections(cases, _seconds(seen), _stalls(seen), full)

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.judged import Judged, parts_table, refusal_lines, source_table
 from benchmarks.accuracy.step_time.cases import Case
+from benchmarks.accuracy.step_time.ranking import STALLED_SHARE
 from benchmarks.accuracy.step_time.statistics import BoolArray, FloatArray, kendall_tau, regret, weighted_mean
 
 # The published tables that are printed case by case.
@@ -19,8 +20,6 @@ TABLES = (
     "selective recompute table 5",
     "Llama 3 table 4",
 )
-# A pipeline stalled if it took over half as much longer as its stack's slow mode does: few runs are in between.
-STALLED_SHARE = 0.5
 # A run without a pipeline is slow beyond this multiple of its estimate.
 SLOW_MULTIPLE = 2.0
 # Rank correlation means little over fewer layouts.

@@ -21,7 +21,10 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRun:
-    """A run; `is_seen` says whether efficiencies were fitted to runs of its source."""
+    """A run; `is_seen` says whether efficiencies were fitted to runs of its source.
+
+    `group` names what runs that differ in more than their layout have in common, where their file says so.
+    """
 
     name: str
     source: str
@@ -31,6 +34,7 @@ class TimedRun:
     is_seen: bool
     request: Mapping[str, Any]
     seconds: float
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,7 @@ def fresh_runs() -> Iterator[TimedRun]:
             is_seen=False,
             request=fresh_request(row),
             seconds=float(row["measured_step_seconds"]),
+            group=row["group"],
         )
     for row in _rows("train_memory.csv"):
         if ACCELERATION in row["source"] and row["throughput"] and row["throughput_unit"] == TOKENS_OF_A_GPU:

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import LayoutRequest, NamedLayout
-from plimsoll.planners.training.fleet import plan_fleet
-from tests.planners.factories import gpu, hardware, question
+from plimsoll.planners.training.fleet import plan_fleet, usd_per_token
+from plimsoll.planners.training.planning import plan_training
+from tests.planners.factories import gpu, hardware, question, small_llama
 
 FAST = {"id": "fast", "peak_flops_per_second": {"bf16": 2 * 989.4e12, "fp32": 67e12}}
 SMALL = {"id": "small", "memory_bytes": 2**33}
@@ -35,6 +37,66 @@ def test_the_cheaper_card_wins_on_cost_though_it_is_slower():
     assert first.usd_per_token < second.usd_per_token
     # 8 GPUs at 1 $/h for the seconds of 64 x 8,192 tokens.
     assert first.usd_per_token == pytest.approx(8 / 3600 * first.step_seconds / (64 * 8192))
+
+
+def dearer(card: str, *, times: float):
+    """Return a fleet of an H100 and another card whose tokens cost so many times as much."""
+    asked = question(framework="ddp", objective="cost", model=small_llama(), sequence_length=512)
+    h100, other = (
+        replace(asked, hardware=hardware(8, gpu=catalogue().gpu(name), usd_per_gpu_hour=1.0))
+        for name in ("h100-sxm-80gb", card)
+    )
+    prices = [usd_per_token(each, plan_training(each)) for each in (h100, other)]
+    return [h100, replace(other, hardware=replace(other.hardware, usd_per_gpu_hour=times * prices[0] / prices[1]))]
+
+
+def test_a_card_that_nobody_timed_does_not_go_first_for_less_than_the_band():
+    # ddp's band is 0.65 to 1.55, on a card that nobody timed 0.65 to 1.64. Half their logarithms are 0.4345 and 0.4627,
+    # together 0.6348, and e^(0.6348 x 1.28155 / 1.64485) = e^0.4946 = 1.640.
+    found = plan_fleet(dearer("mi300x-192gb", times=1 / 1.60))
+    assert [entry.gpu for entry in found.answer.fleet] == ["h100-sxm-80gb", "mi300x-192gb"]
+    assert [entry.timed_runs for entry in found.answer.fleet] == ["other_stacks_on_gpu", "none_on_gpu"]
+    assert found.answer.summary.endswith(
+        "MI300X 192 GB is ahead by the estimate, but no timed run on it was fitted, and a lead below 64% is within the "
+        "band: what was timed goes first."
+    )
+
+
+def test_a_card_that_nobody_timed_goes_first_beyond_the_band_and_says_so():
+    found = plan_fleet(dearer("mi300x-192gb", times=1 / 1.70))
+    assert found.answer.fleet[0].gpu == "mi300x-192gb"
+    assert found.answer.summary.endswith("goes first by an estimate alone: no timed run on it was fitted.")
+
+
+def test_an_order_that_steps_do_not_make_is_left_by_ties():
+    # Without prices the fewest GPUs in time go first, and of as many the fastest.
+    asked = question(
+        framework="ddp",
+        model=small_llama(),
+        sequence_length=512,
+        objective="deadline",
+        tokens=1e6,
+        deadline_seconds=1e9,
+    )
+    fleet = [
+        replace(asked, hardware=hardware(gpus, gpu=catalogue().gpu(name)))
+        for name, gpus in (("mi300x-192gb", 4), ("h100-sxm-80gb", 8))
+    ]
+    found = plan_fleet(fleet)
+    assert found.answer.fleet[0].gpu == "mi300x-192gb"
+    assert "no timed run on it was fitted" in found.answer.summary
+
+
+def test_a_card_that_does_not_fit_is_not_said_to_go_first():
+    found = plan_fleet(fleet({**SMALL, "memory_bytes": 2**30}, layout={"offload": "none"}))
+    assert not found.answer.fits
+    assert "no timed run" not in found.answer.summary
+
+
+def test_a_card_that_was_timed_goes_first_without_a_word():
+    found = plan_fleet(dearer("a100-sxm-80gb", times=1 / 1.05))
+    assert found.answer.fleet[0].gpu == "a100-sxm-80gb"
+    assert "no timed run" not in found.answer.summary
 
 
 def test_cost_without_a_price_is_refused_at_the_entry():

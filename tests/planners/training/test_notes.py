@@ -10,12 +10,13 @@ import pytest
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.failure_rates import failures_per_gpu_month, published_rates
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.jobs.job import training_job
-from plimsoll.planners.plans import HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
+from plimsoll.planners.plans import Alternative, HiddenTraffic, Layout, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     Companion,
@@ -31,6 +32,7 @@ from plimsoll.planners.stacks.profile import load_profile, stack_names, usual_pr
 from plimsoll.planners.timing.efficiency import load_efficiency, shipped_generations
 from plimsoll.planners.training.notes import NOTES, Told, counted, summary
 from plimsoll.planners.training.planning import plan_training
+from plimsoll.planners.training.tie_notes import tie_notes
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # Where a sentence ends another may begin: with a capital, a figure, or the lower-case name of a field or stack.
@@ -147,6 +149,7 @@ def test_every_sentence_of_every_card_is_whole(card: Gpu):
 def test_every_provenance_and_every_reason_is_a_sentence():
     texts = [load_profile(name).band.reason for name in stack_names()]
     texts += [load_efficiency(name).stack.provenance for name in stack_names()]
+    texts += [load_efficiency(name).stack.band_reason for name in stack_names()]
     texts += [generation.provenance for generation in (*shipped_generations(), load_efficiency("megatron", "x").gpu)]
     assert [wrong for text in texts if (wrong := broken_sentence(text))] == []
 
@@ -357,6 +360,24 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+    assert any("lie between 0.00877 (rsc-2) and 0.0529 (opt-175b)" in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama-3", "The 90% Poisson interval of that count is "),
+        ("jean-zay", "What the source says is "),
+        ("rsc-1", None),
+    ],
+)
+def test_failures_of_a_named_cluster_are_told_with_their_source_and_interval(name: str, said: str | None):
+    given = Resilience(gpu_failures_per_month=failures_per_gpu_month(name), failures_like=name)
+    notes = plan_training(question(model=small_llama(), sequence_length=512, resilience=given)).assumptions
+    published = published_rates()[name]
+    assert any(note.startswith("Failures follow ") and published.source in note for note in notes)
+    told = [note for note in notes if "failures a day here" in note]
+    assert [note.startswith(said) for note in told] == [True] if said else told == []
 
 
 @pytest.mark.parametrize(
@@ -406,6 +427,59 @@ def test_code_that_a_stack_may_lack_is_said():
     said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
     assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
+
+
+def test_ties_with_another_stack_are_told_by_the_bands_of_both():
+    # Both bands are 0.65 to 1.55, so that the steps must be 1.614 times apart (tests/planners/timing/test_ties.py).
+    h100 = Hardware(gpu=catalogue().gpu("h100-sxm-80gb"), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    asked = question(framework="ddp", model=small_llama(), sequence_length=512, hardware=h100)
+    answer = plan_training(asked)
+    other = Alternative(
+        layout=replace(answer.plan.layout, framework="litgpt"),
+        peak_bytes=1,
+        margin_bytes=0,
+        step_seconds=1.5 * answer.plan.step.seconds,
+        verdict="fits",
+        equal_within_band=True,
+    )
+    said = list(tie_notes(asked, answer.plan, [other]))
+    assert said[0] == (
+        "1 alternative on litgpt and the plan are equal within the band, which between these two stacks is 61%."
+    )
+    assert list(tie_notes(asked, answer.plan, [replace(other, equal_within_band=False)])) == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "card", "said"),
+    [
+        ("megatron", "h100-sxm-80gb", None),
+        ("fsdp2", "b200-sxm-180gb", "No timed run of fsdp2 on NVIDIA B200"),
+        ("megatron", "l4-24gb", "No timed run on NVIDIA L4"),
+        ("fsdp2", "mi300x-192gb", "No timed run on AMD Instinct MI300X"),
+    ],
+)
+def test_a_pair_of_stack_and_card_that_nobody_timed_is_said(framework: str, card: str, said: str | None):
+    gpu = catalogue().gpu(card)
+    on = Hardware(gpu=gpu, gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    answer = plan_training(question(model=small_llama(), sequence_length=512, framework=framework, hardware=on))
+    notes = [note for note in answer.assumptions if note.startswith("No timed run")]
+    assert [note[: len(said)] for note in notes] == [said] if said else notes == []
+    assert answer.plan.step.timed_runs == load_efficiency(framework, card).timed_runs
+
+
+def test_alternatives_that_measurements_do_not_tell_from_the_plan_are_said():
+    answer = plan_training(question(framework="megatron", gpus=64))
+    tie = 1 + load_efficiency("megatron").stack.tie_fraction
+    seconds = answer.plan.step.seconds
+    ratios = [max(each.step_seconds / seconds, seconds / each.step_seconds) for each in answer.alternatives]
+    assert [each.equal_within_band for each in answer.alternatives] == [ratio <= tie for ratio in ratios]
+    tied = [each for each in answer.alternatives if each.equal_within_band]
+    assert 0 < len(tied) < len(ratios)
+    (said,) = (note for note in answer.assumptions if "equal within the band" in note)
+    assert said.startswith(f"{counted(len(tied), 'alternative')} and the plan are equal within the band")
+    (roomy,) = (note for note in answer.assumptions if "has the most memory to spare" in note)
+    most = max(each.margin_bytes for each in tied) - answer.plan.memory.margin_bytes
+    assert f"{most / 2**30:.1f} GiB more per GPU" in roomy
 
 
 @pytest.mark.parametrize(("price", "is_told"), [(None, True), (2.5, False)])

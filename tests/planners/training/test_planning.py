@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from plimsoll.planners.architecture import Operation, OperationKind
+from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import (
     ImpossibleLayout,
@@ -353,3 +354,18 @@ class TestMultiTokenPrediction:
         with pytest.raises(ImpossibleLayout) as caught:
             self.plan(layout=layout)
         assert "embedding's table twice" in " ".join(broken.detail for broken in caught.value.broken)
+
+
+@pytest.mark.parametrize(
+    ("framework", "card", "is_told"),
+    [("any", "h100-sxm-96gb", True), ("megatron", "h100-sxm-96gb", False), ("any", "h100-sxm-80gb", False)],
+)
+def test_a_stack_that_any_chose_and_nobody_timed_on_the_card_is_told_in_the_summary(
+    framework: str, card: str, *, is_told: bool
+):
+    # Of the H100 with 96 GB only torchtitan's runs were fitted; whoever names a stack chose the pair.
+    asked = question(framework=framework, model=small_llama(), sequence_length=512)
+    answer = plan_training(replace(asked, hardware=hardware(8, gpu=catalogue().gpu(card))))
+    assert answer.plan.layout.framework == "megatron"
+    told = "No timed run of megatron on this GPU was fitted; those on record are of fsdp2"
+    assert (told in answer.summary) is is_told

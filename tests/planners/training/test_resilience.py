@@ -118,3 +118,30 @@ def test_given_rates_replace_the_published_ones():
     # 16,384 GPUs at Llama 3's 2 TB/s.
     assert resilience.checkpoint_seconds(2 * 10**12, 16_384, Resilience()) == pytest.approx(1.0)
     assert resilience.restart_seconds(Resilience()) == 600.0
+
+
+def test_llama_3_kept_no_less_of_its_time_than_it_says():
+    # 405.85e9 parameters x 14 bytes = 5.68 TB at 2 TB/s: 2.84 s. M = 54 x 86,400 / 419 = 11,135 s; Daly's interval
+    # √(2 x 2.84 x 11,135) x 1.0038 - 2.84 = 249.6 s; R = 602.8 s.
+    # 249.6 / (11,135 x e^0.05414 x (e^0.02267 - 1)) = 0.926. Its authors say that it was above
+    # 90 % (arXiv:2407.21783, section 3.3.4).
+    between = 54 * 86_400 / 419
+    interval = resilience.daly_interval_seconds(2.84, between)
+    assert goodput(interval=interval, saving=2.84, recovery=602.84, between=between) == pytest.approx(0.926, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("given", "source", "interval"),
+    [
+        # Nobody said: any of the clusters.
+        (Resilience(), "llama-3", (0.00877, 0.0529)),
+        # 385.9 to 454.3 interruptions in 54 days.
+        (Resilience(gpu_failures_per_month=0.0142, failures_like="llama-3"), "llama-3", (0.0131, 0.0154)),
+        (Resilience(gpu_failures_per_month=0.0244, failures_like="rsc-1"), "rsc-1", None),
+        (Resilience(gpu_failures_per_month=0.08, failures_like="pessimistic"), "pessimistic", None),
+        (Resilience(gpu_failures_per_month=0.03), "given", None),
+    ],
+)
+def test_a_rate_is_told_with_its_source_and_what_bounds_it(given: Resilience, source: str, interval):
+    assert resilience.failure_rate_source(given) == source
+    assert resilience.failure_interval(given) == (None if interval is None else pytest.approx(interval, rel=0.01))

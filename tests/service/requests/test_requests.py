@@ -161,7 +161,15 @@ def test_an_absurd_value_is_refused_where_it_stands(body: dict[str, Any], pointe
     assert pointers(TrainRequest, body) == [pointer]
 
 
-@pytest.mark.parametrize(("asked", "rate"), [({}, 0.014), ({"gpu_failures_per_month": "pessimistic"}, 0.08)])
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [
+        ({}, 0.0142),
+        ({"gpu_failures_per_month": "pessimistic"}, 0.08),
+        ({"gpu_failures_per_month": "rsc-1"}, 0.0244),
+        ({"gpu_failures_per_month": 0.03}, 0.03),
+    ],
+)
 def test_failures_are_llama_3_s_unless_the_pessimist_is_named(asked: dict[str, Any], rate: float):
     resilience = TrainRequest.model_validate(train(resilience=asked)).resilience.to_resilience()
     assert resilience.gpu_failures_per_month == rate

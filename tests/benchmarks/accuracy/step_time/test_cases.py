@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.accuracy.step_time.cases import DATA, all_cases, published_case
 from benchmarks.accuracy.step_time.timed_runs import fresh_request, fresh_runs
+from plimsoll.planners.stacks.profile import stack_names
+from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.service.requests.training import TrainRequest
 
 CASES, LEFT_OUT = all_cases()
@@ -76,3 +78,10 @@ def test_nor_does_one_of_the_runs_that_no_fit_saw():
 def test_every_request_passes_the_schema_as_json():
     for one in (*CASES, *fresh_runs()):
         TrainRequest.model_validate(json.loads(json.dumps(one.request)))
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_a_stack_names_the_cards_of_the_runs_that_are_fitted(name: str):
+    # A stack that runs on another's kernels may have that one's runs for its own.
+    cards = {one.gpu for one in CASES if one.framework == name}
+    assert cards <= set(load_efficiency(name).stack.measured_on) <= {one.gpu for one in CASES}
