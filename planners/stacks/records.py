@@ -415,7 +415,8 @@ class RuntimeBytes:
     """What a process holds outside the allocator, and the allocator's own surplus: a multiple, and bytes besides.
 
     `world_communicators` of all ranks stand beside those of the mesh axes. With `stream_pools` the surplus is of the
-    main stream's pool, beside which others stand (`planners/memory/programs/stream_pools.py`).
+    main stream's pool, beside which others stand (`planners/memory/programs/stream_pools.py`). An allocator that runs
+    short gives segments back of which nothing is in use; `needed_over_allocated` is what it cannot do without.
     """
 
     context_bytes: int
@@ -424,5 +425,6 @@ class RuntimeBytes:
     world_communicators: int
     workspace_bytes: int
     reserved_over_allocated: float
+    needed_over_allocated: float
     reserved_slack_bytes: int
     stream_pools: bool

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,7 +23,8 @@ from plimsoll.planners.memory.peak import (
     verdicts,
 )
 from plimsoll.planners.questions import Lora, Recompute
-from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
+from plimsoll.planners.stacks.profile import load_profile
+from tests.planners.factories import LLAMA_3_70B, gpt, gpu, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import events, held, job, memory, one_layout, taken
 
@@ -422,3 +424,25 @@ def test_the_least_counts_no_chunks_that_the_head_s_stage_had_waiting_before_its
     layouts = candidates_from_rows([{"pipeline_parallel": 2, "virtual_pipeline": 30, "zero_stage": 3}])
     own = job("fsdp2", **asked)
     assert (least_bytes(layouts, own) <= peak_bytes(layouts, own)).all()
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout"),
+    [("accelerate", {}), ("accelerate", {"data_parallel": 8, "shard_group": 8, "zero_stage": 3})],
+    ids=["one pool", "pools of streams"],
+)
+def test_an_allocator_that_runs_short_gives_back_what_is_free(framework, layout):
+    def held(limit_bytes):
+        card = hardware(gpu=gpu(memory_bytes=limit_bytes))
+        return memory(framework, model=small_llama(), sequence_length=4096, layout=layout, hardware=card)
+
+    roomy = held(10**12)
+    runtime, surplus = roomy.items.runtime, load_profile(framework).runtime.needed_over_allocated
+    needed = math.ceil(surplus * roomy.allocated_bytes) + runtime
+    assert needed < roomy.peak_bytes - 1
+    enough, less, too_little = (held(limit) for limit in (roomy.peak_bytes, roomy.peak_bytes - 1, needed - 1))
+    assert enough.reserved_bytes == roomy.reserved_bytes
+    # It fills a device of less, and needs that much of one that has too little.
+    assert less.peak_bytes == less.limit_bytes == roomy.peak_bytes - 1
+    assert too_little.peak_bytes == pytest.approx(needed, abs=1)
+    assert too_little.margin_bytes < 0
