@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from benchmarks.accuracy.peak_memory.cases import memory_cases
+from benchmarks.reserved_memory import replays
 from benchmarks.reserved_memory.rows import measured_row
 from benchmarks.reserved_memory.table import lines, row_lines
 
@@ -19,7 +20,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="rows with this in their name")
     parser.add_argument("--every", type=int, default=1, help="every so-manieth row")
     parser.add_argument("--no-traces", action="store_true", help="without torch, in a minute")
+    parser.add_argument("--replays", action="store_true", help="stored traces instead, by stack, in two minutes")
     asked = parser.parse_args(arguments)
+    if asked.replays:
+        print(*replays.lines(), sep="\n")
+        return 0
     named = [case for case in memory_cases().cases if asked.only in case.case_id]
     rows = []
     for case in named[:: asked.every]:

@@ -20,6 +20,7 @@ from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.assembly import DecoderNames
 from plimsoll.planners.families.reading.config import ConfigReader
 from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
+from plimsoll.planners.families.reading.own_code import OwnCode
 
 BERT_IGNORED = (
     "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing", "hidden_act", "hidden_dropout_prob",
@@ -120,5 +121,14 @@ def _sentence_weights(hidden_size: int) -> tuple[Weight, ...]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "bert": Family(reader=bert),
+    "bert": Family(
+        reader=bert,
+        own_code=OwnCode(
+            dropout_key="hidden_dropout_prob",
+            dropout=0.1,
+            score_dropout_key="attention_probs_dropout_prob",
+            score_dropout=0.1,
+            softmax_in_fp32=False,
+        ),
+    ),
 }

@@ -139,7 +139,7 @@ def saved_bytes(
             exchanged_alone_bytes=float(min(twice, copied)),
         )
     if has_scores(attention, kernels):
-        own = sum(op.heads * kept_score_bytes(op, element_bytes) for op in attentions_of(block))
+        own = sum(op.heads * kept_score_bytes(op, element_bytes, autocast=autocast) for op in attentions_of(block))
         return replace(tensors, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=float(own))
     if is_unfused(attention, kernels):
         behind = float(behind_kernel_bytes(block, element_bytes))

@@ -29,13 +29,14 @@ def attentions_of(block: Block) -> list[Operation]:
     return [op for op in block.operations if op.kind is OperationKind.ATTENTION and op.name != INDEXER]
 
 
-def kept_score_bytes(attention: Operation, element_bytes: int) -> int:
+def kept_score_bytes(attention: Operation, element_bytes: int, *, autocast: bool = False) -> int:
     """Return what is kept of each score of a head.
 
     The softmax's result in fp32 and, for the product with the values, again in the compute precision; a cap's result;
-    of a dropout the mask, and what it leaves in place of what it was given.
+    of a dropout the mask, and what it leaves in place of what it was given. On a GPU autocast runs every softmax in
+    fp32 (torch, aten/src/ATen/autocast_mode.h, `AT_FORALL_FP32_SET_OPT_DTYPE`), a CPU's does not.
     """
-    of_softmax = softmax_bytes(attention, element_bytes)
+    of_softmax = FP32_BYTES if autocast else softmax_bytes(attention, element_bytes)
     kept = of_softmax + attention.caps_scores * element_bytes
     if attention.drops_out:
         return kept + element_bytes + MASK_BYTES

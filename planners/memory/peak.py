@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,7 +11,7 @@ import numpy as np
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, Candidates, FloatArray, IntArray, any_of
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages, pipeline_of
 from plimsoll.planners.memory.activation_offload import left_on_device
 from plimsoll.planners.memory.activity import activity
@@ -20,10 +21,11 @@ from plimsoll.planners.memory.host import host_bytes, making_host_bytes, node_ho
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.outside_step import gpus_on_node, loading_host_bytes, spikes_of
 from plimsoll.planners.memory.programs.at_rest import others_at_loss
-from plimsoll.planners.memory.programs.choice import events_of_stages, prepared
+from plimsoll.planners.memory.programs.choice import Prepared, events_of_stages, prepared, stage_peaks
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
+from plimsoll.planners.memory.readings import readings
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes, tensor_overlap_bytes
 from plimsoll.planners.memory.steps.events import Events
@@ -62,6 +64,8 @@ class Account:
     layers: tuple[tuple[int, ...], ...]
     events: tuple[Events, ...]
     fragmentation: FloatArray
+    expandable: FloatArray
+    needed: FloatArray
     runtime: FloatArray
     host: FloatArray
     nvme: FloatArray
@@ -77,8 +81,7 @@ def needs_of(layouts: Candidates, job: Job) -> Needs:
     """Return each layout's peak on its worst stage, and what its fullest node's host needs."""
     asked = question_of(layouts, job, deciding_stages)
     host = host_bytes(asked.held, asked.made, layouts, asked.rows, job)
-    pools = stream_peaks(prepared(asked), job)
-    peaks = np.broadcast_to(_peaks(pools, layouts, asked.rows, job), layouts.shape)
+    peaks = np.broadcast_to(_peaks(prepared(asked), layouts, asked.rows, job), layouts.shape)
     return _needs(peaks, host, asked)
 
 
@@ -112,7 +115,9 @@ def least_bytes(layouts: Candidates, job: Job) -> FloatArray:
         least = np.where(layouts.pipeline_parallel > 1, summed + gathered, least)
     least = least + held.parameters + held.optimizer
     most: FloatArray = np.broadcast_to(least, (rows.stage.shape[0], *layouts.shape)).max(axis=0)
-    return most + _fragmentation(most, job) + _runtime(layouts, job)
+    room = np.floor(job.limit_bytes - _runtime(layouts, job))
+    needed = np.maximum(most + _kept_when_short(most, job), room)
+    return np.minimum(most + _fragmentation(most, job), needed) + _runtime(layouts, job)
 
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
@@ -130,7 +135,8 @@ def memory_and_needs(
     """
     account = _account(layouts, index, job)
     stages = tuple(_stage_memory(account, row, index, derived) for row in range(len(account.events)))
-    worst = max(stages, key=lambda stage: stage.peak_bytes)
+    worst_row = max(range(len(stages)), key=lambda row: stages[row].peak_bytes)
+    worst = stages[worst_row]
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
@@ -158,6 +164,14 @@ def memory_and_needs(
         items=items,
         spikes=spikes,
         stages=stages,
+        readings=readings(
+            job.profile,
+            allocated=reserved - items.fragmentation,
+            reserved=reserved,
+            expandable=int(account.expandable[worst_row]),
+            needed=int(account.needed[worst_row]),
+            runtime=items.runtime,
+        ),
     )
     return memory, account.needs
 
@@ -193,33 +207,58 @@ def _needs(peaks: FloatArray, host: FloatArray, asked: Question) -> Needs:
     return Needs(peaks=peaks, node_host=gpus * host.max(axis=0), gpus_on_node=gpus)
 
 
-def _peaks(pools: PoolPeaks, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return the peaks of layouts whose stages, the first axis, have the allocator's pools grow to so much."""
-    runtime = _runtime(layouts, job)
+def _peaks(programs: Sequence[Prepared], layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return the peaks of layouts whose stages, the first axis, go through programs."""
+    runtime, pools = _runtime(layouts, job), stream_peaks(programs, job)
     if job.profile.run_ahead is not None or pools.others is not NO_BYTES:
-        reserved: FloatArray = _reserved(pools, layouts, rows, job).max(axis=0) + runtime
+        reserved: FloatArray = _reserved(pools, programs, layouts, rows, job).max(axis=0) + runtime
         return reserved
     most: FloatArray = np.broadcast_to(pools.main, (rows.stage.shape[0], *layouts.shape)).max(axis=0)
-    return most + _fragmentation(most, job) + runtime  # fragmentation is never less for more that is allocated
+    # Fragmentation is never less for more that is allocated.
+    return _in_room(most + _fragmentation(most, job), most, np.floor(job.limit_bytes - runtime), job) + runtime
 
 
-def _reserved(pools: PoolPeaks, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
-    """Return what every stage reserves; buffers pile up only where they leave room."""
+def _reserved(
+    pools: PoolPeaks, programs: Sequence[Prepared], layouts: Candidates, rows: StageRows, job: Job
+) -> FloatArray:
+    """Return what every stage reserves; buffers pile up, and pools keep what is free, only where they leave room."""
     shape = (rows.stage.shape[0], *layouts.shape)
     reserved = np.broadcast_to(pools.main + _fragmentation(pools.main, job) + pools.others, shape)
+    room = np.floor(job.limit_bytes - _runtime(layouts, job))
+    if any_of(reserved > room):
+        together = pools.main if pools.others is NO_BYTES else stage_peaks(programs)
+        reserved = _in_room(reserved, together, room, job)
     if job.profile.run_ahead is None:
         return reserved
     piled_up = reserved + np.ceil(run_ahead_bytes(layouts, rows, job))
-    has_room = piled_up.max(axis=0) + _runtime(layouts, job) <= job.limit_bytes
+    has_room = piled_up.max(axis=0) <= room
     return np.where(has_room, piled_up, reserved)
+
+
+def _in_room(reserved: FloatArray, allocated: FloatArray, room: FloatArray, job: Job) -> FloatArray:
+    """Return what is reserved by an allocator that gives back what any stream's pool has free before it runs short.
+
+    It takes no less than there is room for. Source: torch, c10/cuda/CUDACachingAllocator.cpp, `release_cached_blocks`.
+    """
+    needed = np.minimum(reserved, allocated + _kept_when_short(allocated, job))
+    result: FloatArray = np.where(reserved > room, np.maximum(needed, room), reserved)
+    return result
 
 
 def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
     runtime = job.profile.runtime
-    fragmented: FloatArray = np.ceil(
-        allocated_bytes * (runtime.reserved_over_allocated - 1.0) + runtime.reserved_slack_bytes
-    )
-    return fragmented
+    return _surplus(allocated_bytes, runtime.reserved_over_allocated, job)
+
+
+def _kept_when_short(allocated_bytes: FloatArray, job: Job) -> FloatArray:
+    """Return what of fragmentation an allocator that runs short cannot give back."""
+    return _surplus(allocated_bytes, job.profile.runtime.needed_over_allocated, job)
+
+
+def _surplus(allocated_bytes: FloatArray, over_allocated: float, job: Job) -> FloatArray:
+    slack = job.profile.runtime.reserved_slack_bytes
+    result: FloatArray = np.ceil(allocated_bytes * (over_allocated - 1.0) + slack)
+    return result
 
 
 def _runtime(layouts: Candidates, job: Job) -> FloatArray:
@@ -232,7 +271,9 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     asked = question_of(layouts, job)
     rows, shape = asked.rows, asked.rows.stage.shape
     programs = prepared(asked)
-    reserved, runtime = _reserved(stream_peaks(programs, job), layouts, rows, job), _runtime(layouts, job)
+    runtime, pools = _runtime(layouts, job), stream_peaks(programs, job)
+    reserved = _reserved(pools, programs, layouts, rows, job)
+    expandable = pools.main + _surplus(pools.main, job.profile.runtime.expandable_over_allocated, job) + pools.others
     host = host_bytes(asked.held, asked.made, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
     events = events_of_stages(programs, len(stages), index)
@@ -242,6 +283,8 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
         events=events,
         fragmentation=reserved[:, index] - allocated,
+        expandable=np.minimum(np.broadcast_to(expandable, shape)[:, index], reserved[:, index]),
+        needed=np.minimum(allocated + _kept_when_short(allocated, job), reserved[:, index]),
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(asked.held, layouts, job).nvme), shape)[:, index],

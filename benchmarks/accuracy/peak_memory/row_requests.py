@@ -211,8 +211,8 @@ def _kernels(row: Row, framework: str) -> dict[str, str]:
     if framework == "accelerate":
         return {"kernels": "foak" if "foak" in fusions or "liger" in fusions else "eager"}
     if framework == "megatron":
-        # Megatron compiles the cross-entropy that it calls fused; its other kernels are hand-written always.
-        return {"kernels": "compiled"} if "fused cross-entropy" in fusions else {}
+        # SimuMax fuses the cross-entropy by Transformer Engine's kernel (docs/strategy.md there).
+        return {"kernels": "fused"} if "fused cross-entropy" in fusions else {}
     if fusions.startswith("compile"):
         return {"kernels": "compiled"}
     return {"kernels": "eager"} if fusions.startswith("eager") else {}

@@ -84,7 +84,8 @@ def _optimizer(launch: TrainingLaunch) -> str:
     """Return the Trainer's name of the optimizer; the plan counts with torch's foreach AdamW or with its fused one."""
     if launch.question.optimizer != "adamw":
         return OPTIMIZERS[launch.question.optimizer]
-    works_in_place = load_profile(launch.layout.framework).optimizer_transient_copies == 0
+    profile = load_profile(launch.layout.framework, launch.question.kernels)
+    works_in_place = profile.optimizer_transient_copies == 0
     return "adamw_torch_fused" if works_in_place else "adamw_torch"
 
 

@@ -16,7 +16,7 @@ from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.stacks.megatron.activations import told_activations, why_activations_are_not_planned
 from plimsoll.service.stacks.megatron.context import told_context, why_context_is_not_planned
 from plimsoll.service.stacks.megatron.experts import why_experts_are_not_read, why_their_division_is_not_planned
-from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.flags import FLAGS, LOSSES
 from plimsoll.service.stacks.megatron.launch import BLOCKWISE, DEALT_MUON, MUON, OPTIMIZERS
 from plimsoll.service.stacks.megatron.pipelines import told_layout, virtual_stages
 from plimsoll.service.stacks.megatron.rules import broken_rules, divides_otherwise
@@ -43,14 +43,13 @@ DECISIVE = frozenset({
 })  # fmt: skip
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
-    "--cpu-offloading", "--main-params-dtype",
-    "--distribute-saved-activations",
-    "--checkpoint-activations", "--cross-entropy-loss-fusion",
+    "--cpu-offloading", "--main-params-dtype", "--distribute-saved-activations", "--checkpoint-activations",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
 OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
 BY_RECIPE = {"mxfp8": MXFP8_MIXED, "blockwise": FP8_BLOCK_MIXED}  # --fp8-recipe; others scale whole tensors
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+NATIVE = "native"
 Values = Mapping[str, Any]
 
 
@@ -80,6 +79,10 @@ def _megatron_launch(job: Job) -> Read:
     optimizer = str(values.get("optimizer", "adam"))
     if optimizer not in OPTIMIZERS_BY_NAME:
         return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
+    if values.get("fused_loss", NATIVE) not in LOSSES:
+        return NotRead(
+            reason=f"--cross-entropy-fusion-impl {str(values['fused_loss'])[:40]} is none of {', '.join(LOSSES)}"
+        )
     if OPTIMIZERS_BY_NAME[optimizer] == MUON and _gathers_blocks(values):
         return NotRead(reason=f"--muon-tp-mode {str(values['muon_blocks'])[:40]} is not planned, {BLOCKWISE} is")
     unknown = sorted({*str(values.get("recomputed_modules", "")).split()} - {*MODULES})
@@ -123,6 +126,7 @@ def _megatron_launch(job: Job) -> Read:
                 "recompute": _recompute(values, pipeline["virtual_pipeline"]),
                 "multi_token_prediction": values.get("multi_token_prediction", 0),
                 **({"low_precision_weights": True} if low_precision_weights else {}),
+                **_kernels(values),
                 **states.training,
                 **told_activations(values),
             },
@@ -182,6 +186,11 @@ def _recompute(values: Values, virtual_pipeline: int) -> str | dict[str, int] | 
         layers = int(values["recompute_layers"]) * virtual_pipeline
         return {"full_layers": layers} if layers else "none"
     return "full"
+
+
+def _kernels(values: Values) -> dict[str, str]:
+    """Return how a fused loss is run; nothing where it is not fused."""
+    return {"kernels": LOSSES[str(values.get("fused_loss", NATIVE))]} if values.get("fuses_loss") else {}
 
 
 def _overlap(values: Values, degrees: Mapping[str, int]) -> dict[str, bool]:

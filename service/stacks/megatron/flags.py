@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from plimsoll.service.workloads.commands.flags import Flag
 
+# By --cross-entropy-fusion-impl how a fused loss is run: by torch.compile, or Transformer Engine's kernel.
+LOSSES = {"native": "compiled", "te": "fused"}
+
 FLAGS = (
     Flag(names=("num-layers",), field="layers", form="whole"),
     Flag(names=("hidden-size",), field="hidden", form="whole"),
@@ -81,6 +84,8 @@ FLAGS = (
     Flag(names=("fine-grained-activation-offloading",), field="activation_offload", form="switch"),
     Flag(names=("offload-modules",), field="offloaded_modules", form="texts"),
     Flag(names=("cpu-offloading-num-layers",), field="offloaded_layers", form="whole"),
+    Flag(names=("cross-entropy-loss-fusion",), field="fuses_loss", form="switch"),
+    Flag(names=("cross-entropy-fusion-impl",), field="fused_loss", form="text"),
     Flag(names=("muon-tp-mode",), field="muon_blocks", form="text"),
     Flag(names=("use-flash-attn",), field="flash", form="switch"),
     Flag(names=("transformer-impl",), field="implementation", form="text"),

@@ -15,7 +15,7 @@ from plimsoll.service.launch.options import Value, option_lines
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 from plimsoll.service.stacks.megatron.context import context_options
-from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.flags import FLAGS, LOSSES
 from plimsoll.service.stacks.megatron.model import model_options, why_not_plain
 from plimsoll.service.stacks.megatron.pipelines import chunk_fields, division_fields
 from plimsoll.service.workloads.commands.flags import named
@@ -145,7 +145,10 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **_offload_options(layout),
         **({"fp8-recipe": CURRENT_SCALING} if scales_as_it_goes(launch) else {}),
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
-        "cross-entropy-loss-fusion": question.kernels == "compiled",
+        "cross-entropy-loss-fusion": question.kernels is not None,
+        "cross-entropy-fusion-impl": next(
+            (name for name, kernels in LOSSES.items() if kernels == question.kernels), None
+        ),
         "tokenizer-type": "HuggingFaceTokenizer",
         "tokenizer-model": launch.model_path,
     }

@@ -47,6 +47,20 @@ def test_gpt_2_keeps_sixteen_bits_a_mask_and_what_is_not_dropped():
     assert kept_score_bytes(replace(own, drops_out=False), 2) == 2
 
 
+def test_autocast_runs_every_softmax_in_fp32():
+    own = replace(ATTENTION, drops_out=True, softmax_in_fp32=False)
+    # The softmax in fp32, the mask, and what is not dropped as the product with the values casts it.
+    assert kept_score_bytes(own, 2, autocast=True) == 4 + 1 + 2
+    layer = replace(
+        LAYER, operations=tuple(own if op.kind is OperationKind.ATTENTION else op for op in LAYER.operations)
+    )
+    held = {
+        autocast: saved_bytes(layer, KERNELS, attention="eager", element_bytes=2, autocast=autocast).score_bytes
+        for autocast in (False, True)
+    }
+    assert held == {False: 4 * 5, True: 4 * 7}
+
+
 def test_keys_and_values_are_kept_as_often_as_query_heads_share_them():
     # Flash keeps queries and context of 64 each, keys and values of 32 each, and four heads' statistics.
     assert kept("flash").tensor_bytes - kept("eager").tensor_bytes == 4 * 4 - 2 * 2 * (64 - 32)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,7 +25,8 @@ from plimsoll.planners.memory.peak import (
     verdicts,
 )
 from plimsoll.planners.questions import Lora, Recompute
-from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
+from plimsoll.planners.stacks.profile import load_profile
+from tests.planners.factories import LLAMA_3_70B, gpt, gpu, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import events, held, job, memory, one_layout, taken
 
@@ -305,9 +307,16 @@ def test_qlora_s_base_is_nf4_with_its_scales_and_a_bf16_rest():
 def test_foreach_makes_one_temporary_of_every_parameter():
     # Pure bf16 AdamW: 2 parameter + 2 gradient + 4 events + 2 temporary = 10 bytes, as 7.24e9 parameters in 67.46 GiB.
     layout = {"recompute": FULL, "fused_cross_entropy": True}
-    planned = memory("accelerate", precision="bf16", sequence_length=64, layout=layout)
+    planned = memory("accelerate", precision="bf16", kernels="eager", sequence_length=64, layout=layout)
     assert planned.phase == "optimizer step"
     assert planned.allocated_bytes == pytest.approx(10 * llama().parameters, rel=1e-4)
+
+
+def test_the_fused_adamw_of_transformers_today_makes_none():
+    # 2 parameter + 2 gradient + 4 moments = 8 bytes, beside a layer's activations of 64 tokens.
+    layout = {"recompute": FULL, "fused_cross_entropy": True}
+    planned = memory("accelerate", precision="bf16", sequence_length=64, layout=layout)
+    assert planned.allocated_bytes == pytest.approx(8 * llama().parameters, rel=0.02)
 
 
 def test_frozen_layers_under_fsdp_hold_two_tensors_each_to_the_end():
@@ -452,3 +461,25 @@ def test_the_least_counts_no_chunks_that_the_head_s_stage_had_waiting_before_its
     layouts = candidates_from_rows([{"pipeline_parallel": 2, "virtual_pipeline": 30, "zero_stage": 3}])
     own = job("fsdp2", **asked)
     assert (least_bytes(layouts, own) <= peak_bytes(layouts, own)).all()
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout"),
+    [("accelerate", {}), ("accelerate", {"data_parallel": 8, "shard_group": 8, "zero_stage": 3})],
+    ids=["one pool", "pools of streams"],
+)
+def test_an_allocator_that_runs_short_gives_back_what_is_free(framework, layout):
+    def held(limit_bytes):
+        card = hardware(gpu=gpu(memory_bytes=limit_bytes))
+        return memory(framework, model=small_llama(), sequence_length=4096, layout=layout, hardware=card)
+
+    roomy = held(10**12)
+    runtime, surplus = roomy.items.runtime, load_profile(framework).runtime.needed_over_allocated
+    needed = math.ceil(surplus * roomy.allocated_bytes) + runtime
+    assert needed < roomy.peak_bytes - 1
+    enough, less, too_little = (held(limit) for limit in (roomy.peak_bytes, roomy.peak_bytes - 1, needed - 1))
+    assert enough.reserved_bytes == roomy.reserved_bytes
+    # It fills a device of less, and needs that much of one that has too little.
+    assert less.peak_bytes == less.limit_bytes == roomy.peak_bytes - 1
+    assert too_little.peak_bytes == pytest.approx(needed, abs=1)
+    assert too_little.margin_bytes < 0

@@ -131,11 +131,13 @@ def test_compiled_casts_to_fp8_make_nothing_but_fp8():
     assert (eager, compiled) == (4 + 4 + 1, 1)
 
 
-def test_megatron_s_fused_cross_entropy_holds_no_logits_in_fp32():
-    plain, compiled = load_profile("megatron"), load_profile("megatron", "compiled")
-    # bf16 logits and the fp32 copy that is worked in: core/tensor_parallel/cross_entropy.py.
-    # Fused, as measured: one more tensor of 16 bits.
-    assert (plain.loss.logits_bytes, compiled.loss.logits_bytes) == (2 + 4, 2 + 2)
+def test_megatron_s_cross_entropy_holds_no_logits_in_fp32_where_transformer_engine_fuses_it():
+    plain, compiled, fused = (load_profile("megatron", kernels) for kernels in (None, "compiled", "fused"))
+    # bf16 logits and the fp32 copy that is worked in: core/tensor_parallel/cross_entropy.py, and in
+    # core/fusions/fused_cross_entropy.py `calculate_logits_max`.
+    assert plain.loss.logits_bytes == compiled.loss.logits_bytes == 2 + 4
+    # By Transformer Engine, as measured: one more tensor of 16 bits.
+    assert fused.loss.logits_bytes == 2 + 2
 
 
 def test_megatron_deepspeed_can_nothing_that_only_megatron_core_has_options_for():

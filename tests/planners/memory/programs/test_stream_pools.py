@@ -129,7 +129,7 @@ def test_pools_together_are_never_less_than_what_is_allocated_at_once():
 
 
 def test_a_stack_of_one_stream_has_one_pool():
-    found = asked("accelerate", model=small_llama(), sequence_length=32, layout={"data_parallel": 2, "zero_stage": 3})
+    found = asked("litgpt", model=small_llama(), sequence_length=32, layout={"data_parallel": 2, "zero_stage": 3})
     peaks = stream_peaks(prepared(found), found.job)
     assert peaks.others is NO_BYTES
     assert peaks.main.tolist() == stage_peaks(prepared(found)).tolist()

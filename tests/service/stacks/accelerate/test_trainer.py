@@ -48,7 +48,7 @@ def test_fsdp_recomputes_by_itself(tmp_path: Path):
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
-        ("adamw", "adamw_torch"),
+        ("adamw", "adamw_torch_fused"),
         ("adamw-8bit", "adamw_bnb_8bit"),
         ("paged-adamw", "paged_adamw_32bit"),
         ("paged-adamw-8bit", "paged_adamw_8bit"),
@@ -59,6 +59,10 @@ def test_fsdp_recomputes_by_itself(tmp_path: Path):
 )
 def test_optimizers_are_known(optimizer: str, expected: str, tmp_path: Path):
     assert parsed(launch("accelerate", asked={"optimizer": optimizer}), tmp_path).optim == expected
+
+
+def test_a_plan_that_counts_a_copy_of_the_parameters_takes_torchs_foreach(tmp_path: Path):
+    assert parsed(launch("accelerate", asked={"kernels": "eager"}), tmp_path).optim == "adamw_torch"
 
 
 def test_a_plan_that_counts_no_copies_takes_the_fused_optimizer(tmp_path: Path):

@@ -179,3 +179,25 @@ def test_offloaded_activations_that_are_not_planned_are_not_read(options, reason
     found = read(options)
     assert isinstance(found, NotRead)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [
+        ("", None),
+        ("--cross-entropy-fusion-impl te", None),
+        ("--cross-entropy-loss-fusion", "compiled"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl native", "compiled"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "fused"),
+    ],
+)
+def test_a_fused_loss_is_read_with_what_fuses_it(options, kernels):
+    found = read(options)
+    assert isinstance(found, Launch)
+    assert found.request["training"].get("kernels") == kernels
+    assert found.memory_saving == ()
+
+
+def test_what_nobody_knows_to_fuse_a_loss_is_not_read():
+    found = read("--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear")
+    assert found == NotRead(reason="--cross-entropy-fusion-impl linear is none of native, te")

@@ -533,3 +533,13 @@ def test_what_megatron_cannot_be_told_is_not_written(changes: dict[str, Any], re
     assert reason in " ".join(found.missing["megatron"])
     # Its command is then the reader's own script's.
     assert str(found.files["torchrun"]).endswith(" train.py")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "fusion"), [(None, (False, None)), ("compiled", (True, "native")), ("fused", (True, "te"))]
+)
+def test_a_fused_loss_is_told_with_what_fuses_it(kernels: str | None, fusion: tuple[bool, str | None]):
+    said = words(launch("megatron", asked={"kernels": kernels}))
+    assert "--cross-entropy-loss-fusion" in said or not fusion[0]
+    option = "--cross-entropy-fusion-impl"
+    assert (said[said.index(option) + 1] if option in said else None) == fusion[1]
