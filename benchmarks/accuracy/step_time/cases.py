@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.peak_memory.row_requests import nanotron_row, row_request, stated_version
+from benchmarks.accuracy.step_time.recipes import Recipe, recipe_of
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.families import describe_config
@@ -118,6 +119,7 @@ class Case:
     """One measured run.
 
     `layout` holds several values where the source left a choice open, which the `request` leaves open too;
+    `recompute_modules` are what selective recompute names, empty where that is the stack's own way;
     `peak_bytes` is what the run printed, for counting runs by it, and None unless printed.
     """
 
@@ -135,6 +137,7 @@ class Case:
     sequence_length: int
     global_batch_size: int
     layout: Mapping[str, tuple[int, ...]]
+    recompute_modules: tuple[str, ...] = ()
     request: Mapping[str, Any]
     seconds: float
     peak_bytes: float | None
@@ -186,6 +189,7 @@ def published_case(row: Row) -> Case | str:
     model = describe_config(config, name=row["model"])
     if row["moe"]:
         source = f"{source}, experts"
+    recipe = recipe_of(row["case_id"])
     data, tensor, pipeline, context = (int(row[key] or 1) for key in ("dp", "tp", "pp", "cp"))
     if data * tensor * pipeline * context != int(row["n_gpus"]):
         return "the printed degrees do not multiply to the GPUs"
@@ -197,7 +201,8 @@ def published_case(row: Row) -> Case | str:
         "expert_parallel": (int(row["ep"] or 1),),
         "zero_stage": (ZERO_STAGES[row["zero_fsdp_distopt"]],),
         "sequence_parallel": (int(row["sequence_parallel"].startswith("yes") or _surely_sequence_parallel(row)),),
-        "recompute": (_recompute(row),),
+        "expert_overlap": (int(recipe is not None and recipe.hides_expert_exchange),),
+        "recompute": (_recompute(row, recipe),),
         "virtual_pipeline": _virtual_stages(row, source),
         "micro_batch_size": _micro_batches(row, attention),
     }
@@ -220,7 +225,8 @@ def published_case(row: Row) -> Case | str:
         sequence_length=int(row["seq"]),
         global_batch_size=int(row["global_batch"]),
         layout=layout,
-        request=_request(row, framework, config, layout, attention, kernels),
+        recompute_modules=recipe.recompute_modules if recipe else (),
+        request=_request(row, framework, config, layout, attention, kernels, recipe),
         seconds=_seconds(row, source, model),
         peak_bytes=None,
     )
@@ -300,7 +306,9 @@ def _surely_sequence_parallel(row: Row) -> bool:
     return int(row["tp"] or 1) > 1 and not row["sequence_parallel"] and "A100" not in row["gpu"]
 
 
-def _recompute(row: Row) -> int:
+def _recompute(row: Row, recipe: Recipe | None) -> int:
+    if recipe is not None:
+        return 1 if recipe.recompute_modules else 0
     word = row["recompute"]
     return 2 if word == "full" else 1 if word.startswith("selective") else 0
 
@@ -337,6 +345,7 @@ def _request(
     layout: Mapping[str, tuple[int, ...]],
     attention: str,
     kernels: str | None,
+    recipe: Recipe | None,
 ) -> dict[str, Any]:
     """Return the body of a row's request: of a choice that the source left open it says nothing."""
     gpu, override = GPUS[row["gpu"]]
@@ -348,9 +357,13 @@ def _request(
         "global_batch_size": int(row["global_batch"]),
     }
     recompute = RECOMPUTE_MODES[fixed.pop("recompute")]
+    hides_exchange = bool(fixed.pop("expert_overlap"))
     if row["recompute"]:
         # Who printed what was computed again would have printed what was sent away in its place.
         training |= {"recompute": recompute, "activation_offload": False}
+    if recipe is not None:
+        training["recompute"] = {"modules": list(recipe.recompute_modules)} if recipe.recompute_modules else "none"
+        training |= {} if recipe.offloads_layers else {"activation_offload": False}
     if "micro_batch_size" in fixed:
         training["micro_batch_size"] = fixed.pop("micro_batch_size")
     if kernels is not None:
@@ -367,8 +380,8 @@ def _request(
             "sequence_parallel": bool(fixed["sequence_parallel"]),
             "shard_group": fixed["data_parallel"],
             "offload": "none",
-            # Nor that it hid the exchange with experts.
-            "overlap": {"expert_parallel": False},
+            # Who hides the exchange with experts says so.
+            "overlap": {"expert_parallel": hides_exchange},
         },
         "framework": framework,
         **stated_version(row),

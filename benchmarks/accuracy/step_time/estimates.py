@@ -39,6 +39,7 @@ def grouped(cases: Sequence[Case]) -> list[Group]:
                 case.precision,
                 case.attention,
                 case.kernels,
+                case.recompute_modules,
             ),
             (case.sequence_length, case.global_batch_size),
         )
@@ -63,7 +64,7 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
         global_batch_size=first.global_batch_size,
         attention=first.attention,
         kernels=first.kernels,
-        recompute=Recompute(mode="none"),
+        recompute=Recompute(mode="selective" if first.recompute_modules else "none", modules=first.recompute_modules),
     )
     return Group(
         job=training_job(question, load_profile(first.framework)),

@@ -146,7 +146,9 @@ def _as_answered(case: Case, answer: Json | Refused) -> Case:
             **chosen,
             "recompute": (RECOMPUTE_MODES.index(layout["recompute"]),),
             "full_layers": (ALL_LAYERS if full_layers is None else full_layers,),
+            "expert_overlap": (int(layout["overlap"]["expert_parallel"]),),
         },
+        recompute_modules=tuple(layout["recompute_modules"] or ()),
     )
 
 

@@ -51,6 +51,28 @@ def test_recompute_that_was_not_printed_stays_open_with_what_takes_its_place():
     assert {"recompute", "activation_offload"} & training.keys() == set()
 
 
+def test_a_recipe_says_what_its_table_leaves_out():
+    # Megatron-Bridge v0.4.1, scripts/performance/configs/gpt_oss/gpt_oss_workload_base_configs.py, GB200_BF16_V2:
+    # recompute_modules ["layernorm", "moe_act"], moe_a2a_overlap True.
+    mixture = case("bridge-26.04.01-pre-training-gpt-oss-120b-DGX-GB200-BF16-64-gbs1280").request
+    assert mixture["training"]["recompute"] == {"modules": ["layernorm", "moe_act"]}
+    assert mixture["layout"]["overlap"] == {"expert_parallel": True}
+    # v0.5.0, llama31_workload_base_configs.py, H100_FP8_CS_V2: neither modules nor layers.
+    dense = case("bridge-26.06-pre-training-llama3-405b-DGX-H100-FP8-1024-gbs1536").request
+    assert dense["training"]["recompute"] == "none"
+
+
+def test_layers_on_the_host_stay_open_where_a_recipe_has_some():
+    # v0.3.0, llama3_workload_base_configs.py, GB200_FP8_CS_V2: cpu_offloading_num_layers 40 under Megatron-FSDP.
+    training = case("bridge-26.02-pre-training-llama3-70b-DGX-GB200-FP8-64-gbs256").request["training"]
+    assert training["recompute"] == "none"
+    assert "activation_offload" not in training
+
+
+def test_every_recipe_is_of_a_case():
+    assert {row["case_id"] for row in rows("megatron_bridge_recipes.csv")} <= {one.table for one in CASES}
+
+
 def test_layers_that_do_not_come_out_even_are_divided_as_the_plan_does():
     # 126 layers over 16 stages of 8 chunks.
     assert "pipeline_layout" not in case("llama3-t4-8192-8192").request["layout"]

@@ -43,11 +43,15 @@ def test_choices_that_a_source_left_open_are_those_of_the_answer():
         "micro_batch_size": 4,
         "recompute": "full",
         "recompute_layers": 3,
+        "recompute_modules": ["mlp"],
+        "overlap": {"expert_parallel": True},
     }
     chosen = _as_answered(case, {"plan": {"layout": layout}})
     assert chosen.layout["micro_batch_size"] == (4,)
     assert chosen.layout["full_layers"] == (3,)
-    assert dataclasses.replace(chosen, layout=case.layout) == case
+    assert chosen.layout["expert_overlap"] == (1,)
+    assert chosen.recompute_modules == ("mlp",)
+    assert dataclasses.replace(chosen, layout=case.layout, recompute_modules=()) == case
 
 
 def test_bands_are_counted_by_stack_and_experts():
