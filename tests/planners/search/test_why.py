@@ -267,3 +267,10 @@ def test_degrees_that_divide_the_experts_are_named():
     comparison = compared(gpus=8, model=small_mixtral(), degrees={"expert_parallel": 3})
     (said,) = (reason.detail for reason in comparison.reasons if "experts;" in reason.detail)
     assert said == "expert_parallel 3 does not divide the 4 experts; 2 or 4 does."
+
+
+def test_a_layout_is_set_beside_the_plan_in_another_version_of_its_framework_or_another_framework_s_newest():
+    named = [NamedLayout(framework_version="2025-01"), NamedLayout(), NamedLayout(framework="megatron")]
+    asked = question(framework="fsdp2", framework_version="2024-11", compare=tuple(named))
+    compared = plan_without_advice(asked).comparisons
+    assert [one.layout.framework_version for one in compared] == ["2025-01", "2024-11", "0.17"]
