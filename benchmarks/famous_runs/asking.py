@@ -83,9 +83,10 @@ def open_request(request: Mapping[str, Any], framework: str) -> dict[str, Any]:
     """Return a request for the same job on the same GPUs with nothing of its layout fixed."""
     body = copy.deepcopy(dict(request))
     training = {name: value for name, value in body["training"].items() if name not in LAYOUT_OF_JOB}
-    # Kernels are a framework's own.
+    # Kernels and versions are a framework's own.
     if framework != request["framework"]:
         training.pop("kernels", None)
+        body.pop("framework_version", None)
     return {**body, "framework": framework, "training": training, "layout": {}}
 
 

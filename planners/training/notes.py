@@ -160,7 +160,7 @@ def _told_apart(*times: float) -> list[str]:
 def _version(release: Release, *, is_asked: bool) -> str:
     """Return which release is planned for, which others are planned like it, and whether a run of any is known."""
     first, last = release.alike
-    alike = "" if first == last else f", as all from {first} to {last} are"
+    alike = "" if first == last else f"; versions {first} to {last} are planned alike"
     unknown = "" if release.has_runs else " No measured run of it is on record, so the memory's bounds are wider."
     asked = "" if is_asked else " Set framework_version where yours is another."
     return f"The plan is for {release.program} {release.version}{alike}.{unknown}{asked}"

@@ -23,7 +23,7 @@ GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
 FP8 = "fp8"
 WEIGHTS, CACHE = "serving.weights", "serving.kv_cache"
-FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
+FRAMEWORK, VERSION, LAYOUT, ANY = "framework", "framework_version", "layout", "any"
 OFFLOAD = "layout.offload"
 
 
@@ -96,6 +96,7 @@ def _joined(ways: Iterable[str]) -> str:
 def _offer_text(entry: Advice) -> str:
     change, planned = dict(entry.change), entry.reason.rpartition(PLANNED_FOR_SPEED)[2].rstrip(".")
     framework, layout = change.pop(FRAMEWORK, None), change.pop(LAYOUT, None)
+    change.pop(VERSION, None)
     is_offloaded = ON_THE_HOST in planned or ON_NVME in planned
     is_shown = layout is not None or framework == ANY or (is_offloaded and OFFLOAD not in change)
     said = [_change_text(change, {}, {})] if change else []

@@ -54,6 +54,12 @@ class TrainingLaunch:
         return self.plan.layout
 
     @property
+    def is_of_older_version(self) -> bool:
+        """Return whether the plan is for a version of its stack that runs otherwise than the newest."""
+        release = load_profile(self.layout.framework, version=self.layout.framework_version).release
+        return release is not None and not release.is_newest
+
+    @property
     def model_path(self) -> str:
         """Return what a program loads the model by."""
         return self.model_name or MODEL_FOLDER

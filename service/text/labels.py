@@ -35,6 +35,7 @@ _FURTHER_OF_TRAINING: Mapping[str, Callable[[Any], str]] = {
     "offload_target": _number("to "),
     "pipeline_schedule": str,
     "pipeline_layout": lambda way: "one stage" if way is None else f"stages {way}",
+    "framework_version": lambda version: "no version" if version is None else f"version {version}",
 }
 _FURTHER_OF_SERVING: Mapping[str, Callable[[Any], str]] = {
     "decode_context_parallel": _number("decode c"),

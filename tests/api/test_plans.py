@@ -222,6 +222,28 @@ async def test_a_fleet_is_planned_on_the_best_of_its_gpus(client: httpx.AsyncCli
     assert answer["plan_id"] in [item["plan_id"] for item in listed]
 
 
+async def test_a_plan_names_the_version_that_it_is_for(client: httpx.AsyncClient):
+    newest = (await client.post("/plan/train", json=train(framework="fsdp2"))).json()
+    assert newest["plan"]["layout"]["framework_version"] == "0.2.2"
+    assert any(
+        "The plan is for torchtitan 0.2.2; versions 2025-08 to 0.2.2 are planned alike." in said
+        for said in newest["assumptions"]
+    )
+    asked = train(framework="fsdp2", framework_version="2024-11")
+    older = (await client.post("/plan/train", json=asked)).json()
+    assert older["plan"]["layout"]["framework_version"] == "2024-11"
+    assert any("No measured run of it is on record" in said for said in older["assumptions"])
+
+
+async def test_an_unknown_version_is_a_problem_at_its_field(client: httpx.AsyncClient):
+    response = await client.post("/plan/train", json=train(framework="fsdp2", framework_version="0.3"))
+    assert response.status_code == 422
+    problem = response.json()
+    assert problem["type"].endswith("unknown-version")
+    assert problem["errors"][0]["pointer"] == "/framework_version"
+    assert "Nearest: 0.2.2." in problem["errors"][0]["detail"]
+
+
 async def test_named_layouts_are_answered_in_their_order_with_pointers(client: httpx.AsyncClient):
     asked = train(compare=[{"tensor_parallel": 3}, {"tensor_parallel": 1}])
     first, second = (await client.post("/plan/train", json=asked)).json()["comparisons"]

@@ -8,7 +8,7 @@ import { reasonsOf, whyNot } from "./whynot.js";
 
 // Where each field of a layout stands in the form.
 const FIELDS = {
-  framework: "framework", data_parallel: "layout.data_parallel", tensor_parallel: "layout.tensor_parallel",
+  framework: "framework", framework_version: "framework_version", data_parallel: "layout.data_parallel", tensor_parallel: "layout.tensor_parallel",
   pipeline_parallel: "layout.pipeline_parallel", virtual_pipeline: "layout.virtual_pipeline", pipeline_layout: "layout.pipeline_layout", context_parallel: "layout.context_parallel",
   expert_parallel: "layout.expert_parallel", sequence_parallel: "layout.sequence_parallel", zero_stage: "layout.zero_stage",
   shard_group: "layout.shard_group", offload: "layout.offload", micro_batch_size: "training.micro_batch_size",

@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from plimsoll.planners.ground.errors import UnknownVersion
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME
+from plimsoll.planners.stacks.profile import stack_version
 from plimsoll.service.stacks.accelerate.files import values_of_accelerate
 from plimsoll.service.stacks.deepspeed.command import NO_DEVICE, values_of_deepspeed
 from plimsoll.service.stacks.stack import CommandReader, Job, Words
@@ -94,6 +96,8 @@ LEANER_WORDS = (
     "does not say, may fit."
 )
 Values: TypeAlias = Mapping[str, Any]
+# huggingface/transformers, docker/: transformers-pytorch-gpu:4.48.0 and its kin.
+IMAGE_OF_TRANSFORMERS = re.compile(r"(?:^|/)huggingface/transformers[\w-]*:v?(\d+\.\d+(?:\.\d+)?)", re.ASCII)
 
 
 def _is_trainers(words: Words) -> bool:
@@ -127,6 +131,8 @@ def _trainer_launch(job: Job) -> Launch | NotRead:
     training = {**method, "optimizer": OPTIMIZERS[optimizer], **_steps(values, gpus)}
     framework = "deepspeed" if values.get("use_deepspeed") else "accelerate"
     request = {"model": values["model"], "training": training, "layout": layout, "framework": framework}
+    if framework == "accelerate":
+        request |= _stated_version(job.container.image)
     return Launch(
         program=f"training of {values['model']}",
         kind="train",
@@ -136,6 +142,15 @@ def _trainer_launch(job: Job) -> Launch | NotRead:
         memory_saving=tuple(name for name in read.others if MEMORY_SAVING.match(name.lstrip("-").replace("_", "-"))),
         unsaid="" if says_length else NO_LENGTH,
     )
+
+
+def _stated_version(image: str) -> dict[str, str]:
+    """Return the release of transformers that an image's tag states, where it is one that is planned."""
+    stated = IMAGE_OF_TRANSFORMERS.search(image)
+    try:
+        return {} if stated is None else {"framework_version": stack_version("accelerate", stated[1])}
+    except UnknownVersion:
+        return {}
 
 
 def _steps(values: Values, gpus: int) -> dict[str, Any]:

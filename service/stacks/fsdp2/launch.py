@@ -45,6 +45,10 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             flavor is not None and not flavor.has_pipeline and layout.pipeline_parallel > 1,
             "The file is for torchtitan 0.2, which cuts this model into no pipeline stages; its main branch does.",
         ),
+        (
+            launch.is_of_older_version,
+            f"The file is for torchtitan 0.2, and the plan for that of {layout.framework_version}.",
+        ),
         (question.method != "full", "torchtitan trains all weights."),
         (question.precision not in DTYPES, f"torchtitan has no option for precision {question.precision}."),
         (question.optimizer != "adamw", f"torchtitan has no optimizer {question.optimizer}."),

@@ -49,6 +49,10 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     return given_reasons(
         *chosen_dtypes(question, "torchtune"),
         (launch.model_name not in FULL_CONFIGS, "torchtune ships no config of this model for several GPUs."),
+        (
+            launch.is_of_older_version,
+            f"The file is for torchtune 0.6, and the plan for {layout.framework_version}.",
+        ),
         (question.method not in RECIPES, "torchtune's four-bit recipe names its matrices by a config of its own."),
         (question.precision not in DTYPES, f"torchtune's recipes have no precision {question.precision}."),
         (question.optimizer != "adamw", f"torchtune's configs are written for AdamW, not for {question.optimizer}."),

@@ -49,9 +49,13 @@ DEGREES = (
 
 @functools.cache
 def launch_of(slug: str) -> TrainingLaunch | None:
-    """Return the launch of a run as it ran; None where it is refused."""
+    """Return the launch of a run as it would run today; None where it is refused.
+
+    Files are for the newest version of a framework, whichever one a run had.
+    """
+    request = {name: value for name, value in RUNS[slug].request.items() if name != "framework_version"}
     try:
-        asked = read_request(RUNS[slug].request)
+        asked = read_request(request)
         plan = plan_without_advice(asked.question).plan
     except (PlimsollError, ValueError):
         return None

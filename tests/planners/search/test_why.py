@@ -278,3 +278,10 @@ def test_a_slower_layout_that_measurements_do_not_tell_apart_is_said_to_be_equal
     far = compared(degrees={"tensor_parallel": 8, "offload": "none"}, named={"framework": "megatron"}, gpus=64)
     assert far.outcome == "slower"
     assert "equal_within_band" not in rules(far)
+
+
+def test_a_layout_is_set_beside_the_plan_in_another_version_of_its_framework_or_another_framework_s_newest():
+    named = [NamedLayout(framework_version="2025-01"), NamedLayout(), NamedLayout(framework="megatron")]
+    asked = question(framework="fsdp2", framework_version="2024-11", compare=tuple(named))
+    compared = plan_without_advice(asked).comparisons
+    assert [one.layout.framework_version for one in compared] == ["2025-01", "2024-11", "0.17"]

@@ -232,6 +232,14 @@ def test_where_no_single_change_will_do_the_first_two_that_do_are_offered():
     assert "with both changes, and with neither of them alone" in offer.reason
 
 
+def test_a_version_is_left_away_with_the_framework_that_it_was_of():
+    asked = question(gpus=1, sequence_length=4096, framework="fsdp2", framework_version="2025-01")
+    offers = [advice.change for advice in plan_training(asked).advice]
+    assert {"framework": "any", "framework_version": None} in offers
+    assert all(change.get("framework_version", "kept") is None for change in offers if "framework" in change)
+    assert all("framework_version" not in change for change in offers if "framework" not in change)
+
+
 def test_two_changes_of_one_thing_are_no_pair():
     asked = question(framework="deepspeed", gpus=2, layout={"zero_stage": 1, "offload": "none"}, recompute=NO_RECOMPUTE)
     pairs = [pair.change for pair in in_pairs(asked)]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel, UnknownVersion
 from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Overlap, Recompute
 from plimsoll.planners.stacks.profile import stack_names
@@ -47,6 +47,48 @@ def pointers(request: type[BaseModel], body: Any) -> list[str]:
 
 def hardware(**parts: Any) -> OneHardware:
     return OneHardware.model_validate({"gpu": "h100-sxm-80gb", **parts})
+
+
+def planned_version(**parts: Any) -> str | None:
+    request = TrainRequest.model_validate(train(**parts))
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    return request.to_question(spec, resolve_hardware(hardware(gpus=1), catalogue())).framework_version
+
+
+def test_a_framework_s_version_is_the_one_that_is_listed():
+    assert planned_version(framework="fsdp2") is None
+    assert planned_version(framework="fsdp2", framework_version="v0.2.1") == "0.2.1"
+    assert planned_version(framework="accelerate", framework_version="4.57.3") == "4.57"
+
+
+def test_an_unknown_version_is_refused_with_the_nearest():
+    with pytest.raises(UnknownVersion) as refusal:
+        planned_version(framework="torchtune", framework_version="0.7")
+    assert (refusal.value.pointer, refusal.value.nearest) == ("/framework_version", ("0.6",))
+
+
+@pytest.mark.parametrize("framework", ["any", None])
+def test_a_version_needs_a_named_framework(framework: str | None):
+    named = {} if framework is None else {"framework": framework}
+    with pytest.raises(InvalidQuestion, match="that of a named framework") as refusal:
+        planned_version(framework_version="0.2.2", **named)
+    assert refusal.value.pointer == "/framework_version"
+
+
+def test_a_stack_whose_versions_are_not_told_apart_takes_none():
+    with pytest.raises(UnknownVersion, match="not told apart"):
+        planned_version(framework="nanotron", framework_version="0.4")
+
+
+def test_a_compared_layout_has_a_version_of_its_own_framework():
+    layouts = [{"framework_version": "2025-01"}, {"framework": "torchtune", "framework_version": "0.9"}]
+    request = TrainRequest.model_validate(train(framework="fsdp2", compare=layouts[:1]))
+    spec, resolved = describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(hardware(gpus=1), catalogue())
+    assert request.to_question(spec, resolved).compare[0].framework_version == "2025-01"
+    request = TrainRequest.model_validate(train(framework="fsdp2", compare=layouts))
+    with pytest.raises(UnknownVersion) as refusal:
+        request.to_question(spec, resolved)
+    assert refusal.value.pointer == "/compare/1/framework_version"
 
 
 def test_a_training_request_needs_only_model_and_hardware():

@@ -18,7 +18,7 @@ LAYOUT: dict[str, Any] = {
     "fused_cross_entropy": False, "pipeline_schedule": "1f1b",
     "pipeline_layout": "even", "overlap": None, "recompute_modules": [], "recompute_every": None,
     "secondary_shard_group": 1, "offload_modules": [], "context_all_to_all": 1,
-    "offload_layers": None,
+    "offload_layers": None, "framework_version": None,
 }  # fmt: skip
 OTHERS: dict[str, Any] = {
     "framework": "fsdp2", "gpus": 16, "data_parallel": 4, "tensor_parallel": 4, "pipeline_parallel": 4,
@@ -29,7 +29,7 @@ OTHERS: dict[str, Any] = {
     "pipeline_layout": "first=7,last=7", "overlap": {"expert_parallel": True},
     "recompute_modules": ["layernorm", "moe_act"], "recompute_every": 2, "secondary_shard_group": 8,
     "offload_modules": ["core_attn"], "context_all_to_all": 2,
-    "offload_layers": 5,
+    "offload_layers": 5, "framework_version": "0.2",
 }  # fmt: skip
 DEPLOYMENT: dict[str, Any] = {
     "gpu": "h100", "weights": "bf16", "kv_cache": "bf16", "max_num_batched_tokens": 8192, "max_num_seqs": 256,

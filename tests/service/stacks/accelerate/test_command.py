@@ -43,6 +43,24 @@ def test_the_launchers_sharding_is_a_zero_stage(flags: str, zero_stage: int, fra
     assert (read["layout"]["zero_stage"], read["framework"]) == (zero_stage, framework)
 
 
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("huggingface/transformers-pytorch-gpu:4.48.0", "4.48"),
+        ("docker.io/huggingface/transformers-pytorch-gpu:5.1", "5.1"),
+        ("huggingface/transformers-pytorch-gpu:latest", None),
+        ("huggingface/transformers-pytorch-gpu:4.12.3", None),  # none that is planned
+        ("mirror/other-transformers:4.48.0", None),
+    ],
+)
+def test_a_tag_of_transformers_image_says_its_version(image: str, version: str | None):
+    words = tuple(f"python3 {TRAINER}".split())
+    read = training_launch(words, 8, a_plain_container(image=image)).request
+    assert read.get("framework_version") == version
+    deepspeed = training_launch((*words, "--deepspeed", "zero3.json"), 8, a_plain_container(image=image))
+    assert "framework_version" not in getattr(deepspeed, "request", {})
+
+
 def test_adapters_and_four_bits_are_a_method():
     read = request(f"torchrun {TRAINER} --use_peft --lora_r 8 --load_in_4bit --optim paged_adamw_8bit")
     assert (read["training"]["method"], read["training"]["lora"]) == ("qlora", {"rank": 8})

@@ -205,6 +205,7 @@ def test_a_token_budget_ends_the_run(folder: Path):
         (launch("fsdp2", config={**LLAMA_31_8B, "num_hidden_layers": 31}), "no flavor"),
         (launch("fsdp2", config={**LLAMA_31_8B, "model_type": "mistral"}), "no flavor"),
         (launch("fsdp2", config=QWEN_3_30B_A3B, pipeline_parallel=2), "no pipeline stages"),
+        (launch("fsdp2", framework_version="2025-01"), "for torchtitan 0.2, and the plan for that of 2025-01"),
         (launch("ddp", asked={"precision": "fp16-mixed"}), "no option for precision fp16-mixed"),
         (launch("ddp", asked={"optimizer": "lion"}), "no optimizer lion"),
         (launch("ddp", asked={"method": "lora"}), "trains all weights"),

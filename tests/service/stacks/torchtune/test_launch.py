@@ -61,6 +61,7 @@ def test_states_go_to_the_host_by_the_recipes_own_switch():
         ({"asked": {"precision": "bf16-mixed"}}, "no precision bf16-mixed"),
         ({"asked": {"optimizer": "sgd"}}, "written for AdamW, not for sgd"),
         ({"zero_stage": 0}, "always shard"),
+        ({"framework_version": "0.4"}, "for torchtune 0.6, and the plan for 0.4"),
         ({"data_parallel": 16, "shard_group": 8}, "over all replicas"),
         ({"context_parallel": 2}, "context parallelism"),
         ({"tensor_parallel": 2, "model_name": "Qwen/Qwen2.5-7B"}, "no plan of tensor parallelism"),

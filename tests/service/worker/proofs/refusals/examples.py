@@ -143,6 +143,12 @@ OF_STACKS = (
         obeyed={"framework": "fsdp2"},
     ),
     Example(
+        rule=stacks.VERSION_IS_THE_WORKER_S,
+        pointer="/framework_version",
+        broken={"framework": "fsdp2", "layout": {"framework_version": "2025-01"}},
+        obeyed={"framework": "fsdp2", "layout": {"framework_version": "0.2.0"}},
+    ),
+    Example(
         rule=stacks.STACK_HAS_THE_KERNELS,
         pointer="/training/kernels",
         broken={**MEGATRON, "kernels": "eager"},
