@@ -324,9 +324,9 @@ class Run:
     `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
     `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on,
     and no less than a step.
-    `failure_rate_source` names whose rate of failures it is: a published one, `pessimistic` or `given`. The rate may be
-    between `failures_per_day_low` and `failures_per_day_high`, at which the same checkpoints leave `goodput_high` and
-    `goodput_low`; they are None where nothing bounds it.
+    `failure_rate_source` names whose rate of failures it is: a published one, `pessimistic`, or the client's own,
+    `counted` or `given`. The rate may be between `failures_per_day_low` and `failures_per_day_high`, at which the same
+    checkpoints leave `goodput_high` and `goodput_low`; they are None where nothing bounds it.
     `seconds` are those of the steps alone, `expected_seconds` with what failures and
     checkpoints cost. `spare_nodes` is None where no availability was asked for.
     """

@@ -26,6 +26,7 @@ from plimsoll.planners.ground.ranges import (
     SHARE,
     asked,
 )
+from plimsoll.planners.ground.units import DAYS_PER_MONTH
 from plimsoll.planners.learned import Learned
 
 # Whose failures a job is planned with that says nothing of them, and their rate, as
@@ -159,10 +160,28 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountedFailures:
+    """Failures that a client counted, in so many days of one GPU each."""
+
+    failures: int
+    gpu_days: float
+
+    @property
+    def per_gpu_month(self) -> float:
+        """Return the part of the GPUs that fails in a month."""
+        return self.in_a_month(self.failures)
+
+    def in_a_month(self, failures: float) -> float:
+        """Return the part of the GPUs that fails in a month, had so many failed."""
+        return failures / self.gpu_days * DAYS_PER_MONTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
     """How often hardware fails and what a restart costs.
 
-    `failures_like` names whose rate `gpu_failures_per_month` is, where the client named it.
+    `failures_like` names whose rate `gpu_failures_per_month` is, where the client named it, and
+    `counted` is what it was worked out of, where the client counted.
     `restart_seconds` pass from a failure until processes run again; reading the
     checkpoint comes on top, and `warm_up_seconds` until steps are as fast as before.
     `target_availability` is the part of the time for which enough nodes are to be
@@ -171,6 +190,7 @@ class Resilience:
 
     gpu_failures_per_month: float = GPU_FAILURES_PER_MONTH
     failures_like: str | None = None
+    counted: CountedFailures | None = None
     restart_seconds: float | None = None
     warm_up_seconds: float | None = None
     checkpoint_bytes_per_second: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plimsoll.planners.catalogue.failure_rates import COVERAGE, PESSIMISTIC, published_range, published_rates
-from plimsoll.planners.ground.figures import duration, figure
+from plimsoll.planners.ground.figures import counted, duration, figure
 from plimsoll.planners.plans import Run
 from plimsoll.planners.questions import USUAL_FAILURES, Resilience
 from plimsoll.planners.training.resilience import (
@@ -36,8 +36,11 @@ def _rate(given: Resilience, run: Run) -> Iterator[str]:
     source, rate = run.failure_rate_source, figure(given.gpu_failures_per_month)
     published = published_rates().get(source or "")
     if published is not None:
-        counted = f"{published.counted}, or {rate} per GPU and month ({published.source})"
-        yield f"Failures follow {published.title}: {counted}."
+        what = f"{published.counted}, or {rate} per GPU and month ({published.source})"
+        yield f"Failures follow {published.title}: {what}."
+    elif given.counted is not None:
+        of = f"{counted(given.counted.failures, 'failure')} in {figure(given.counted.gpu_days)} days of a GPU"
+        yield f"Failures are as you counted them, {of}, or {rate} per GPU and month."
     elif source == PESSIMISTIC:
         yield f"Failures are {rate} per GPU and month, six times Llama 3's, by no source on record."
 
@@ -50,7 +53,7 @@ def _interval(given: Resilience, run: Run) -> Iterator[str]:
     low, high, least_kept, most_kept = (bound or 0.0 for bound in bounds)
     kept = f"a goodput of {least_kept:.1%} to {most_kept:.1%}"
     here = f"{figure(low)} to {figure(high)} failures a day here, which leave {kept}"
-    if given.failures_like is None:
+    if given.failures_like is None and given.counted is None:
         least, most = published_range()
         yield (
             f"Published GPU clusters lie between {figure(least.per_gpu_month)} ({least.name}) and "
@@ -58,6 +61,6 @@ def _interval(given: Resilience, run: Run) -> Iterator[str]:
             "resilience.gpu_failures_per_month, or give your own."
         )
         return
-    is_count = published_rates()[given.failures_like or USUAL_FAILURES].is_count
+    is_count = given.counted is not None or published_rates()[given.failures_like or USUAL_FAILURES].is_count
     what = f"The {COVERAGE:.0%} Poisson interval of that count" if is_count else "What the source says"
     yield f"{what} is {here}."

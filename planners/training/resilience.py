@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from plimsoll.planners.catalogue.failure_rates import published_range, published_rates
+from plimsoll.planners.catalogue.failure_rates import poisson_interval, published_range, published_rates
 from plimsoll.planners.ground.units import DAYS_PER_MONTH, SECONDS_PER_DAY
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, USUAL_FAILURES, Resilience
@@ -17,14 +17,16 @@ CHECKPOINT_BYTES_PER_SECOND_PER_GPU = 2e12 / 16_384
 RESTART_SECONDS = 600.0
 # Kokolis et al. 2025, arXiv:2410.21680: restarts on Meta's clusters RSC-1 and RSC-2 take about 5 to 20 minutes.
 LEAST_RESTART_SECONDS, MOST_RESTART_SECONDS = 300.0, 1200.0
-# Whose rate of failures it is where a client gave a number.
-GIVEN = "given"
+# Whose rate of failures it is where a client counted them, or gave a number.
+COUNTED, GIVEN = "counted", "given"
 # e^700 is near the largest number: a segment of work that meets so many failures never ends.
 MOST_FAILURES_A_SEGMENT = 700.0
 
 
 def failure_rate_source(given: Resilience) -> str:
-    """Return whose rate a job is planned with: a published one's name, `pessimistic`, or `given` by the client."""
+    """Return whose rate a job is planned with: a published one's name, `pessimistic`, `counted` or `given`."""
+    if given.counted is not None:
+        return COUNTED
     if given.failures_like is not None:
         return given.failures_like
     return USUAL_FAILURES if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH else GIVEN
@@ -33,8 +35,12 @@ def failure_rate_source(given: Resilience) -> str:
 def failure_interval(given: Resilience) -> tuple[float, float] | None:
     """Return between which parts of the GPUs may fail in a month; None where nothing bounds the rate.
 
-    Who names a source has its count, with its Poisson interval. Who says nothing may have any published cluster.
+    A client's own count has its Poisson interval, and so has that of a source that is named.
+    Who says nothing may have any published cluster.
     """
+    if given.counted is not None:
+        low, high = poisson_interval(given.counted.failures)
+        return given.counted.in_a_month(low), given.counted.in_a_month(high)
     if given.failures_like is not None:
         named = published_rates().get(given.failures_like)
         return None if named is None else named.interval

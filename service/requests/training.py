@@ -36,6 +36,7 @@ from plimsoll.planners.jobs.recompute_modules import MODULES
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     Companion,
+    CountedFailures,
     Evaluation,
     LayoutRequest,
     Lora,
@@ -368,12 +369,33 @@ class ComparedLayout(LayoutPart):
         return NamedLayout(layout=self.to_layout_request(), **others)
 
 
+class CountedFailuresPart(Wire):
+    """Failures that were counted in so many days of one GPU each: 3 on 64 GPUs in a week are 3 in 448."""
+
+    failures: Annotated[int, Field(ge=1, le=1_000_000)]
+    gpu_days: Annotated[float, Field(gt=0, le=1e12)]
+
+    @model_validator(mode="after")
+    def _less_than_all(self) -> CountedFailuresPart:
+        if self.to_counted().per_gpu_month >= 1.0:
+            raise ValueError("so many failures are of every GPU in a month; gpu_days are days times GPUs")
+        return self
+
+    def to_counted(self) -> CountedFailures:
+        """Return the planner's value of it."""
+        return CountedFailures(failures=self.failures, gpu_days=self.gpu_days)
+
+
 def _rate_form(value: Any) -> str:
+    if isinstance(value, Mapping | CountedFailuresPart):
+        return "(count)"
     return "(name)" if isinstance(value, str) else "(number)"
 
 
 FailureRate: TypeAlias = Annotated[
-    Annotated[float, Field(ge=0, lt=1), Tag("(number)")] | Annotated[FailureRateName, Tag("(name)")],
+    Annotated[float, Field(ge=0, lt=1), Tag("(number)")]
+    | Annotated[FailureRateName, Tag("(name)")]
+    | Annotated[CountedFailuresPart, Tag("(count)")],
     Discriminator(_rate_form),
 ]
 
@@ -388,7 +410,8 @@ class ResiliencePart(Wire):
                 "The part of the GPUs that fails in a month, or whose rate it is: Llama 3's (the default: 419 "
                 "unexpected interruptions of 16,384 H100s in 54 days), Meta's clusters RSC-1 and RSC-2, OPT-175B's, "
                 "BLOOM's on Jean Zay, a cluster of 504 B200s, Google's TPU v4, or 'pessimistic', "
-                f"{figure(PESSIMISTIC_GPU_FAILURES_PER_MONTH)} by no source on record."
+                f"{figure(PESSIMISTIC_GPU_FAILURES_PER_MONTH)} by no source on record. What you counted yourself is "
+                "given as failures and gpu_days, and bounded by its count."
             )
         ),
     ] = GPU_FAILURES_PER_MONTH
@@ -413,9 +436,12 @@ class ResiliencePart(Wire):
 
     def to_resilience(self) -> Resilience:
         """Return the planner's value of it."""
-        fields, named = self.model_dump(), self.gpu_failures_per_month
-        if isinstance(named, str):
-            fields |= {"gpu_failures_per_month": failures_per_gpu_month(named), "failures_like": named}
+        fields, rate = self.model_dump(), self.gpu_failures_per_month
+        if isinstance(rate, str):
+            fields |= {"gpu_failures_per_month": failures_per_gpu_month(rate), "failures_like": rate}
+        elif isinstance(rate, CountedFailuresPart):
+            counted = rate.to_counted()
+            fields |= {"gpu_failures_per_month": counted.per_gpu_month, "counted": counted}
         return Resilience(**fields)
 
 

@@ -28,6 +28,8 @@ from plimsoll.service.text.tables import (
 
 # An availability of 99.995 % is not 100 %.
 AVAILABILITY_DIGITS = 5
+# What of a stack on a GPU nobody timed; a pair that was needs no word.
+UNTIMED = {"none_on_gpu": "none on this GPU", "other_stacks_on_gpu": "of other frameworks on this GPU"}
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 
 
@@ -135,12 +137,14 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     return [*sections, _serving_alternatives(body)]
 
 
-def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
     bounds = ranged(step, "low_seconds", "high_seconds", seconds_text)
     return (
         ("time", f"{seconds_text(step['seconds'])}{bounds}"),
         ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s per GPU"),
         ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
+        # Earlier versions did not say what was timed.
+        ("timed runs", UNTIMED.get(step.get("timed_runs", ""))),
     )
 
 

@@ -24,6 +24,7 @@ BY_FILE = {
     "hardware.network", "compare",
     "training.evaluation", "training.companions", "training.recompute", "training.activation_offload",
     "training.lora.double_quantization",
+    "resilience.gpu_failures_per_month",
     "serving.input_length", "serving.output_length", "serving.disaggregated",
 }  # fmt: skip
 

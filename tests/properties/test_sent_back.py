@@ -99,4 +99,6 @@ def test_an_alternative_sent_back_is_the_same_layout(asked: TrainingQuestion):
     except PlimsollError:
         return
     for other in answer.alternatives[:3]:
-        assert best_layout(sent_back(asked, other.layout)) == other
+        # A tie is with the plan, which is another one here.
+        alone = replace(best_layout(sent_back(asked, other.layout)), equal_within_band=other.equal_within_band)
+        assert alone == other

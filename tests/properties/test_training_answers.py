@@ -88,6 +88,7 @@ def test_an_answer_has_every_derived_part():
         "plan.memory.stages.moments",
         "plan.run.elastic_gpus",
         "plan.run.goodput",
+        "plan.run.goodput_low",
         "plan.run.recovery",
         "plan.run.spare_nodes",
         "plan.sharding.stages",

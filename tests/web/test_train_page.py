@@ -44,6 +44,15 @@ def test_a_job_is_planned_without_a_word_typed(page: Browser):
         assert heading in headings
 
 
+def test_what_nobody_timed_and_what_bounds_failures_is_shown(page: Browser):
+    page.ask("/?model=meta-llama/Llama-3.1-8B&hardware.gpu=mi300x-192gb&hardware.gpus=8&training.tokens=1e10")
+    parts = "document.querySelector('#parts').innerText"
+    page.until(f"{SETTLED} && {parts}.includes('Failures a day')")
+    assert "No timed run on this GPU was fitted." in page.text("#parts")
+    # 8 x 0.00877 / 30 = 0.0023 and 8 x 0.0529 / 30 = 0.014.
+    assert "(0.0023 to 0.014)" in page.text("#parts")
+
+
 def test_the_answer_follows_what_is_typed_and_the_address_restores_it(page: Browser):
     page.ask("/")
     page.fill("layout.tensor_parallel", "4")

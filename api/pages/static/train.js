@@ -55,6 +55,12 @@ function tryChange(change, context) {
   else document.querySelector("#form-note").textContent = "The form has no field for this; send it to the API.";
 }
 
+/** What is said of a pair of stack and GPU that nobody timed. */
+const UNTIMED = {
+  none_on_gpu: " No timed run on this GPU was fitted.",
+  other_stacks_on_gpu: " No timed run of this framework on this GPU was fitted.",
+};
+
 function stepPart(step) {
   const { format: time } = durationAxis(step.high_seconds);
   return section("Step time",
@@ -62,7 +68,7 @@ function stepPart(step) {
       parts: step.parts, format: duration, scale: step.high_seconds, low: step.low_seconds, high: step.high_seconds }),
     legend(step.parts, duration),
     el("p", {}, `${whole(step.tokens_per_second)} tokens/s, ${Math.round(step.tflops_per_gpu)} TFLOP/s per GPU, `
-      + `model FLOPs utilization ${percent(step.model_flops_utilization)}.`));
+      + `model FLOPs utilization ${percent(step.model_flops_utilization)}.${UNTIMED[step.timed_runs] ?? ""}`));
 }
 
 function runPart(run) {

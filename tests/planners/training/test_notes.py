@@ -20,6 +20,7 @@ from plimsoll.planners.plans import Alternative, HiddenTraffic, Layout, Training
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     Companion,
+    CountedFailures,
     Evaluation,
     LayoutRequest,
     Lora,
@@ -427,6 +428,16 @@ def test_code_that_a_stack_may_lack_is_said():
     said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
     assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
+
+
+def test_failures_that_a_client_counted_are_told_with_the_interval_of_the_count():
+    counted_here = CountedFailures(failures=1, gpu_days=1000.0)
+    given = Resilience(gpu_failures_per_month=counted_here.per_gpu_month, counted=counted_here)
+    notes = plan_training(question(model=small_llama(), sequence_length=512, resilience=given)).assumptions
+    assert "Failures are as you counted them, 1 failure in 1,000 days of a GPU, or 0.03 per GPU and month." in notes
+    # 0.0513 and 4.744 of them in 1,000 days of a GPU: 0.00041 and 0.038 a day on 8.
+    (bounds,) = (note for note in notes if "failures a day here" in note)
+    assert bounds.startswith("The 90% Poisson interval of that count is 0.00041 to 0.038 failures a day here")
 
 
 def test_ties_with_another_stack_are_told_by_the_bands_of_both():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from plimsoll.planners.questions import Resilience
+from plimsoll.planners.questions import CountedFailures, Resilience
 from plimsoll.planners.training import resilience
 from tests.planners.factories import LLAMA_7B, llama
 from tests.planners.training_cases import job
@@ -140,6 +140,12 @@ def test_llama_3_kept_no_less_of_its_time_than_it_says():
         (Resilience(gpu_failures_per_month=0.0244, failures_like="rsc-1"), "rsc-1", None),
         (Resilience(gpu_failures_per_month=0.08, failures_like="pessimistic"), "pessimistic", None),
         (Resilience(gpu_failures_per_month=0.03), "given", None),
+        # 10 failures are 5.425 to 16.96 at 90 %, in 1,000 days of a GPU and a month of 30.
+        (
+            Resilience(gpu_failures_per_month=0.3, counted=CountedFailures(failures=10, gpu_days=1000.0)),
+            "counted",
+            (0.16275, 0.5088),
+        ),
     ],
 )
 def test_a_rate_is_told_with_its_source_and_what_bounds_it(given: Resilience, source: str, interval):

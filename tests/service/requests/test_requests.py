@@ -197,6 +197,15 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(validate="hard"), "/validate"),
         (train(resilience={"gpu_failures_per_month": 1.0}), "/resilience/gpu_failures_per_month"),
         (train(resilience={"gpu_failures_per_month": "gloomy"}), "/resilience/gpu_failures_per_month"),
+        # As many as GPUs in a month, and none, which bounds nothing from below.
+        (
+            train(resilience={"gpu_failures_per_month": {"failures": 10, "gpu_days": 300}}),
+            "/resilience/gpu_failures_per_month",
+        ),
+        (
+            train(resilience={"gpu_failures_per_month": {"failures": 0, "gpu_days": 300}}),
+            "/resilience/gpu_failures_per_month/failures",
+        ),
     ],
 )
 def test_an_absurd_value_is_refused_where_it_stands(body: dict[str, Any], pointer: str):
@@ -210,6 +219,8 @@ def test_an_absurd_value_is_refused_where_it_stands(body: dict[str, Any], pointe
         ({"gpu_failures_per_month": "pessimistic"}, 0.08),
         ({"gpu_failures_per_month": "rsc-1"}, 0.0244),
         ({"gpu_failures_per_month": 0.03}, 0.03),
+        # 3 failures of 64 GPUs in two weeks, in a month of 30 days: 3 / 896 x 30.
+        ({"gpu_failures_per_month": {"failures": 3, "gpu_days": 896}}, 3 / 896 * 30),
     ],
 )
 def test_failures_are_llama_3_s_unless_the_pessimist_is_named(asked: dict[str, Any], rate: float):

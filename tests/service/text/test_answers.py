@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.text.answers import _curve, _latency, _launch, job_text
+from plimsoll.service.text.answers import _curve, _latency, _launch, _run_facts, _step_facts, _step_text, job_text
 from plimsoll.service.text.tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
@@ -96,3 +96,37 @@ def test_a_rates_tails_are_told_and_its_row_is_marked():
     assert "per token, 99 of 100    within 20 ms" in _latency(at_a_rate)
     assert _curve(at_a_rate).splitlines()[-1].endswith("at the rate")
     assert _curve(PERFORMANCE).splitlines()[-1].endswith("asked")
+
+
+STEP = {"seconds": 2.0, "low_seconds": 1.0, "high_seconds": 3.0, "tokens_per_second": 1e4, "tflops_per_gpu": 100.0}
+STEP |= {"model_flops_utilization": 0.4}
+RUN = {"steps": None, "seconds": None, "gpu_hours": None, "cost_usd": None, "checkpoint_bytes": 2**30}
+RUN |= {"checkpoint_interval_daly_seconds": 60.0, "failures_per_day": 0.5, "goodput": 0.99, "recovery": []}
+RUN |= {"expected_seconds": None, "spare_nodes": None}
+
+
+@pytest.mark.parametrize(
+    ("timed_runs", "text"),
+    [
+        ({"timed_runs": "none_on_gpu"}, "none on this GPU"),
+        ({"timed_runs": "other_stacks_on_gpu"}, "of other frameworks on this GPU"),
+        ({"timed_runs": "stack_on_gpu"}, None),
+        ({}, None),
+    ],
+)
+def test_a_step_that_rests_on_no_run_of_its_pair_is_marked(timed_runs: dict[str, str], text: str | None):
+    assert dict(_step_facts({**STEP, **timed_runs}))["timed runs"] == text
+
+
+def test_an_alternative_that_is_not_told_from_the_plan_is_marked():
+    assert _step_text({"step_seconds": 2.0, "equal_within_band": True}) == "2 s, equal within the band"
+    assert _step_text({"step_seconds": 2.0, "equal_within_band": False}) == "2 s"
+    assert _step_text({"step_seconds": 2.0}) == "2 s"
+
+
+def test_failures_are_told_with_their_bounds_where_there_are_any():
+    bounds = {"failures_per_day_low": 0.3, "failures_per_day_high": 1.8, "goodput_low": 0.98, "goodput_high": 0.995}
+    facts = dict(_run_facts({**RUN, **bounds}))
+    assert facts["failures per day"] == "0.5 (0.3 to 1.8)"
+    assert facts["goodput"] == "99.0 % (98.0 to 99.5 %)"
+    assert dict(_run_facts(RUN))["failures per day"] == "0.5"
