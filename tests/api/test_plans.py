@@ -240,8 +240,9 @@ async def test_an_unknown_version_is_a_problem_at_its_field(client: httpx.AsyncC
     assert response.status_code == 422
     problem = response.json()
     assert problem["type"].endswith("unknown-version")
-    assert problem["errors"][0]["pointer"] == "/framework_version"
-    assert "Nearest: 0.2.2." in problem["errors"][0]["detail"]
+    (error,) = problem["errors"]
+    assert error["pointer"] == "/framework_version"
+    assert "Nearest: 0.2.2." in error["detail"]
 
 
 async def test_named_layouts_are_answered_in_their_order_with_pointers(client: httpx.AsyncClient):

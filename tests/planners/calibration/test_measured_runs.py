@@ -24,6 +24,7 @@ def test_a_layout_goes_there_and_back(moves):
     again = layout_as_candidates(layout).layout(
         0,
         framework="megatron",
+        framework_version=layout.framework_version,
         global_batch_size=64,
         offload_target=layout.offload_target,
         pipeline_schedule=layout.pipeline_schedule,
