@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.formats import FORMATS
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.ground.hardware import Gpu, compute_capability
 
 DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
 LOW_FORMATS = frozenset({"fp8", "nvfp4"})
@@ -18,13 +20,14 @@ FP8_BYTES = FORMATS["fp8-e4m3"].stored_bits // 8
 class Precision:
     """One training precision: `compute_format` is a key of a GPU's peak rates.
 
-    `needs_format` is another that a GPU has if it can do this one: cards with products of blocks of 32 have both.
+    `capabilities` are the compute capabilities of NVIDIA's cards that have kernels for it, from the first to below the
+    second.
     """
 
     name: str
     compute_format: str
     compute_bytes: int
-    needs_format: str = ""
+    capabilities: tuple[float, float] = (0.0, math.inf)
 
     @property
     def is_low(self) -> bool:
@@ -34,11 +37,13 @@ class Precision:
     @property
     def computed(self) -> str:
         """Return what the matrix units multiply in, as people call it."""
-        return self.name.removesuffix("-mixed") if self.needs_format else self.compute_format
+        return self.compute_format if self.capabilities == (0.0, math.inf) else self.name.removesuffix("-mixed")
 
-    def is_computed_by(self, formats: Container[str]) -> bool:
-        """Return whether a card whose matrix units know such formats multiplies so."""
-        return self.compute_format in formats and (not self.needs_format or self.needs_format in formats)
+    def is_computed_by(self, gpu: Gpu) -> bool:
+        """Return whether a card multiplies so."""
+        capability, (least, beyond) = compute_capability(gpu), self.capabilities
+        has_kernels = capability is None or least <= capability < beyond
+        return has_kernels and self.compute_format in gpu.peak_flops_per_second
 
     @property
     def is_mixed(self) -> bool:
@@ -58,10 +63,11 @@ PRECISIONS: Mapping[str, Precision] = {
         Precision(name="bf16", compute_format="bf16", compute_bytes=2),
         # Only the matrix products are in fp8 or fp4; what lies between them stays in 16 bits.
         Precision(name=FP8_MIXED, compute_format="fp8", compute_bytes=2),
-        # Scales of 32 elements in hardware, or of 128 and of 128 x 128 in software.
-        Precision(name=MXFP8_MIXED, compute_format="fp8", compute_bytes=2, needs_format="mxfp4"),
-        Precision(name=FP8_BLOCK_MIXED, compute_format="fp8", compute_bytes=2),
-        Precision(name=NVFP4_MIXED, compute_format="nvfp4", compute_bytes=2),
+        # Scales of 32 elements in hardware, or of 128 and of 128 x 128 in software; cards by TransformerEngine's
+        # pytorch/quantization.py (check_mxfp8_support, check_fp8_block_scaling_support, check_nvfp4_support).
+        Precision(name=MXFP8_MIXED, compute_format="fp8", compute_bytes=2, capabilities=(10.0, 12.0)),
+        Precision(name=FP8_BLOCK_MIXED, compute_format="fp8", compute_bytes=2, capabilities=(9.0, 12.0)),
+        Precision(name=NVFP4_MIXED, compute_format="nvfp4", compute_bytes=2, capabilities=(10.0, math.inf)),
     )
 }
 

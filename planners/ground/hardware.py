@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# By how a card's id begins. Source: https://developer.nvidia.com/cuda-gpus
+COMPUTE_CAPABILITIES = {
+    "v100": 7.0,
+    "t4": 7.5,
+    **dict.fromkeys(("a100", "a30", "a800"), 8.0),
+    **dict.fromkeys(("a10", "a10g", "a40", "rtx-3090", "rtx-a5000", "rtx-a6000"), 8.6),
+    **dict.fromkeys(("l4", "l40", "l40s", "rtx-4090", "rtx-6000-ada"), 8.9),
+    **dict.fromkeys(("gh200", "h100", "h20", "h200", "h800"), 9.0),
+    **dict.fromkeys(("b200", "gb200"), 10.0),
+    **dict.fromkeys(("b300", "gb300"), 10.3),
+    **dict.fromkeys(("rtx-5090", "rtx-pro-6000"), 12.0),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -14,7 +27,8 @@ class Gpu:
     H100-80GB reports 79.19 GiB). Rates are dense and per direction:
     `peak_flops_per_second` by number format, `link_bytes_per_second` to the other
     GPUs of the node (NVLink, Infinity Fabric, or PCIe where there is no other),
-    `pcie_bytes_per_second` to the host, `nic_bytes_per_second` to other nodes.
+    `pcie_bytes_per_second` to the host, `nic_bytes_per_second` to other nodes. Where links span
+    the hosts of a node, each has `gpus_per_host`.
     """
 
     id: str
@@ -30,6 +44,12 @@ class Gpu:
     source: str
     aliases: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = field(default=())
+    gpus_per_host: int | None = None
+
+
+def compute_capability(gpu: Gpu) -> float | None:
+    """Return the compute capability of an NVIDIA card, None of another's and of one that is not listed."""
+    return next((value for name, value in COMPUTE_CAPABILITIES.items() if gpu.id.startswith(f"{name}-")), None)
 
 
 def has_bf16(gpu: Gpu) -> bool:
@@ -109,6 +129,11 @@ class Hardware:
     nvme_bytes_per_second: float | None = None
     network: Network | None = None
     host_memory_bytes: int | None = None
+
+    @property
+    def gpus_per_host(self) -> int:
+        """Return the GPUs of a machine: those of a node, or fewer where links span several."""
+        return min(self.gpus_per_node, self.gpu.gpus_per_host or self.gpus_per_node)
 
     @property
     def limit_bytes(self) -> int:

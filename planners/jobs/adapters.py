@@ -160,7 +160,8 @@ def is_named(path: str, names: Iterable[str]) -> bool:
 
 def is_matrix(weight: Weight) -> bool:
     """Return whether a weight is one that adapters can stand beside: a linear layer's or an embedding's."""
-    return weight.is_linear or weight.part is Part.ROUTER or weight.split is Split.VOCABULARY
+    may_be = weight.is_linear or weight.part is Part.ROUTER or weight.split is Split.VOCABULARY
+    return may_be and len(weight.shape) > 1
 
 
 def check_targets(model: ModelSpec, lora: Lora) -> None:

@@ -46,8 +46,12 @@ class BlockWeights:
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
 def low_precision_matrices(part: BlockWeights) -> BlockWeights:
-    """Return the weights of a block that learn and may be multiplied in 8 or 4 bits: its matrices but the router's."""
-    matrices = tuple(weight for weight in part.trainable if weight.is_linear and weight.part is not Part.ROUTER)
+    """Return the weights of a block that may be multiplied in 8 or 4 bits: its matrices but the router's.
+
+    Beside adapters, which stay in 16 bits, they are the frozen ones.
+    """
+    weights = part.trainable if part.learning is None else part.frozen
+    matrices = tuple(weight for weight in weights if weight.is_linear and weight.part is not Part.ROUTER)
     return BlockWeights(block=part.block, trainable=matrices, frozen=())
 
 
@@ -283,7 +287,7 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
 def _has_low_precision_weights(question: TrainingQuestion, profile: Profile, precision: Precision) -> bool:
     """Return whether matrices that learn lie in 8 or 4 bits alone: as asked, or by the stack's default."""
     kept = profile.low_precision.get(precision.name)
-    if kept is None or question.method != "full":
+    if kept is None or question.method == "qlora":
         return False
     return kept.alone[0] if question.low_precision_weights is None else question.low_precision_weights
 

@@ -133,6 +133,8 @@ def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> 
 
 def frozen_note(job: Job) -> str:
     """Return in what width a job's frozen weights are held, in words."""
+    if job.low_precision_weights:
+        return f"The frozen base's matrices are held in {job.precision.computed}, the rest of it in 16 bits."
     held = {2: "16 bits", 4: "fp32"}.get(job.frozen_bytes, f"{8 * job.frozen_bytes} bits")
     what = "The part of the frozen base that is not packed in four bits" if job.method == "qlora" else "The frozen base"
     if job.lora.base_dtype is not None:

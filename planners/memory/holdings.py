@@ -389,7 +389,8 @@ def _low_precision_weights(model: _Stages, by: Divisions, job: Job) -> FloatArra
     if job.low_precision is None:
         return np.zeros(1)
     matrices = model.amounts(lambda part: split_elements(low_precision_matrices(part), by))
-    spared = job.states.parameter if job.low_precision_weights else 0
+    stored = job.states.parameter if job.method == "full" else job.frozen_bytes
+    spared = stored if job.low_precision_weights else 0
     result: FloatArray = (matrices.total() - matrices.root()) * (job.low_precision.weight_copy_bytes - spared)
     return result
 

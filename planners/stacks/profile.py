@@ -63,6 +63,7 @@ class Profile:
     file says. `low_precision` has what products in 8 and 4 bits keep, by precision; in those that are not there they
     cast what they need and keep 16 bits. `run_ahead` is None where it was not looked for, `zero` where no engine
     reduces in buckets of its own.
+    `gradient_note` is said of plans whose gradients have the stack's own dtype.
     `sums_wider_gradients_apart` marks a stack that adds gradients up in a copy of their own where they are wider than
     the model's. `unties_head` marks a
     stack that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before
@@ -101,6 +102,7 @@ class Profile:
     runtime: RuntimeBytes
     optimizer_transient_copies: int
     sums_wider_gradients_apart: bool
+    gradient_note: str
     widens_embedding_states: bool
     updates_matrices_alone: bool
     exact_quantization: bool

@@ -277,7 +277,7 @@ def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     lies_whole = (layouts.zero_stage > 0) & (gathers(layouts, job) == 0)
     if not any_of(lies_whole):
         return NO_SECONDS
-    return np.where(lies_whole, _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency), 0.0)
+    return np.where(lies_whole, _by_layer(_updated_bytes(layouts, job), groups.shard, layouts, job, efficiency), 0.0)
 
 
 def _by_layer(
@@ -291,12 +291,16 @@ def _by_layer(
 
 @once
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the weights of a rank's share in the precision they are gathered in, frozen ones included.
+    """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
+    result: FloatArray = whole_parameters(layouts, job) * float(job.precision.compute_bytes)
+    return result
 
-    Those that lie in 8 or 4 bits alone may be gathered so.
-    """
+
+@once
+def _updated_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the weights of a rank's share that learn; those that lie in 8 or 4 bits alone may be gathered so."""
     width = float(job.precision.compute_bytes)
-    result: FloatArray = whole_parameters(layouts, job) * width
-    if job.low_precision is not None and job.low_precision_weights:
+    result: FloatArray = stage_parameters(layouts, job) * width
+    if job.low_precision is not None and job.low_precision_weights and job.method == "full":
         result = result - low_precision_parameters(layouts, job) * (width - job.low_precision.gathered_bytes)
     return result

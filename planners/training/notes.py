@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import OperationKind
-from plimsoll.planners.formats.precision import FP8_MIXED
+from plimsoll.planners.formats.precision import FP8_MIXED, FP32_BYTES
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
@@ -350,6 +350,8 @@ def _layers(told: Told) -> Iterator[str]:
         )
     if job.multi_token is not None:
         yield _further_tokens(job, job.multi_token)
+    if job.profile.gradient_note and question.gradient_dtype is None and job.precision.compute_bytes < FP32_BYTES:
+        yield job.profile.gradient_note
     if job.low_precision is not None:
         yield (
             f"What products in {job.precision.computed} save for backward follows Transformer Engine's source; no "

@@ -240,14 +240,15 @@ def _check_length(question: TrainingQuestion) -> None:
 
 
 def _check_low_precision_weights(question: TrainingQuestion) -> None:
-    """Raise for weights in 8 or 4 bits alone of a job that multiplies none so, or whose weights do not learn."""
+    """Raise for weights in 8 or 4 bits alone of a job that multiplies none so, or packs its base in four bits."""
     low = [name for name, precision in PRECISIONS.items() if precision.is_low]
-    for field, needed in (("precision", low), ("method", ["full"])):
-        if getattr(question, field) not in needed:
-            raise InvalidQuestion(
-                f"low_precision_weights true needs {field} {listed(needed, 'or')}, not {getattr(question, field)}.",
-                pointer="/training/low_precision_weights",
-            )
+    if question.precision not in low:
+        detail = f"low_precision_weights true needs precision {listed(low, 'or')}, not {question.precision}."
+    elif question.method == "qlora":
+        detail = "low_precision_weights true is not planned with method qlora, which packs weights in four bits."
+    else:
+        return
+    raise InvalidQuestion(detail, pointer="/training/low_precision_weights")
 
 
 def _check_multi_token(model: ModelSpec) -> None:
@@ -279,8 +280,8 @@ def _check_model(model: ModelSpec) -> None:
 
 def _check_gpu(question: TrainingQuestion) -> None:
     gpu, wanted = question.hardware.gpu, training_precision(question.precision)
-    if not wanted.is_computed_by(gpu.peak_flops_per_second):
-        able = [name for name, precision in PRECISIONS.items() if precision.is_computed_by(gpu.peak_flops_per_second)]
+    if not wanted.is_computed_by(gpu):
+        able = [name for name, precision in PRECISIONS.items() if precision.is_computed_by(gpu)]
         raise InvalidQuestion(
             f"{gpu.name} does not compute in {wanted.computed}. It trains in {', '.join(able)}.",
             pointer="/training/precision",

@@ -24,7 +24,7 @@ from plimsoll.service.admission.policy import Policy
 from plimsoll.service.admission.sizing import Sized
 from plimsoll.service.engines.engine import Engine, engines
 from plimsoll.service.engines.quantization import conflict
-from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.launches import Launch, as_started
 from plimsoll.service.workloads.objects.mig import slice_bytes
 
 # Planning is Python and numpy: more at once than this only makes each slower.
@@ -91,7 +91,7 @@ class LaunchJudge:
         if shortage is not None:
             return shortage
         hardware = _hardware(launch, lane, terms.policy)
-        request = {**launch.request, "hardware": hardware}
+        request = {**as_started(launch), "hardware": hardware}
         try:
             sized = await self._sized(request, terms.budget)
             if sized.is_mixture and _shares_experts(launch):

@@ -55,7 +55,7 @@ class _Job:
 
 def training_manifests(model_name: str, layout: Layout, hardware: Hardware, placement: Placement) -> dict[str, str]:
     """Return the manifests of a training plan by name, none where its GPUs cannot be dealt out evenly over nodes."""
-    gpus_per_pod = min(layout.gpus, hardware.gpus_per_node)
+    gpus_per_pod = min(layout.gpus, hardware.gpus_per_host)
     if layout.gpus % gpus_per_pod:
         return {}
     job = _Job(

@@ -14,7 +14,7 @@ from plimsoll.service.launch.words import shell_text
 
 def slurm_script(model_name: str, layout: Layout, hardware: Hardware, plan_id: str) -> str | None:
     """Return the script for `sbatch`, None where the GPUs cannot be dealt out evenly over nodes."""
-    gpus_per_node = min(layout.gpus, hardware.gpus_per_node)
+    gpus_per_node = min(layout.gpus, hardware.gpus_per_host)
     if layout.gpus % gpus_per_node:
         return None
     nodes = layout.gpus // gpus_per_node

@@ -77,7 +77,7 @@ class TrainingLaunch:
     @property
     def processes_per_node(self) -> int:
         """Return how many processes a node has: one a GPU that the plan uses."""
-        return min(self.layout.gpus, self.question.hardware.gpus_per_node)
+        return min(self.layout.gpus, self.question.hardware.gpus_per_host)
 
     @property
     def nodes(self) -> int:
@@ -87,7 +87,7 @@ class TrainingLaunch:
     @property
     def elastic_nodes(self) -> tuple[int, int]:
         """Return the fewest and the most nodes on which the plan runs, and on every number between."""
-        return node_range(self.layout, self.plan.run.elastic_gpus, self.question.hardware.gpus_per_node)
+        return node_range(self.layout, self.plan.run.elastic_gpus, self.question.hardware.gpus_per_host)
 
     @property
     def has_elastic_nodes(self) -> bool:

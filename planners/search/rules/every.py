@@ -58,6 +58,7 @@ from plimsoll.planners.search.rules.zero import (
     SHARD_GROUP_HAS_RANKS,
     STAGE_DIVIDES_OPTIMIZER,
     STATE_DTYPES_NEED_SHARDING,
+    STATES_ON_HOST_NEED_DELAYED_SCALING,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -96,6 +97,7 @@ RULES: tuple[Rule, ...] = (
     STAGE_DIVIDES_OPTIMIZER,
     STATE_DTYPES_NEED_SHARDING,
     LOW_PRECISION_WEIGHTS_NEED_SHARDING,
+    STATES_ON_HOST_NEED_DELAYED_SCALING,
     NVME_NEEDS_STAGE_THREE,
 )
 # What a request breaks whatever the stack and the layout.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP8_MIXED, FP32_BYTES
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray
-from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.jobs.recompute_modules import NOT_WITH_DELAYED_SCALING
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray, recomputes_module
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule, anywhere
 
 EVERY_STATE = "optimizer+parameters"
 
@@ -288,6 +289,38 @@ LOW_PRECISION_WEIGHTS_NEED_SHARDING = Rule(
     reads=("zero_stage",),
     reason="weights that lie in 8 or 4 bits alone are updated by a sharded optimizer alone",
     breaches=(Breach(where=_updates_them_whole, words=_updated_whole),),
+)
+
+
+def _scales_otherwise(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where states lie on the host beside weights in 8 or 4 bits alone that are not scaled with delay.
+
+    Source: Megatron-LM, training/arguments.py, "the optimizer cpu offload must be used in conjunction with
+    `--fp8-recipe delayed`". What delayed scaling does not recompute is scaled by present values.
+    """
+    if not job.low_precision_weights or job.method != "full":
+        return NOWHERE
+    otherwise = anywhere(recomputes_module(layouts, job, name) for name in NOT_WITH_DELAYED_SCALING)
+    scaled: BoolArray = (layouts.offload > 0) & (np.bool_(job.precision.name != FP8_MIXED) | otherwise)
+    return scaled
+
+
+def _scaled_otherwise(_case: Case, job: Job) -> str:
+    needed = f"With {job.profile.name}, states on the host beside low_precision_weights need"
+    if job.precision.name == FP8_MIXED:
+        modules = listed(NOT_WITH_DELAYED_SCALING, "or")
+        return f"{needed} delayed scaling, which does not recompute {modules}."
+    return (
+        f"{needed} precision {FP8_MIXED}, not {job.precision.name}: set low_precision_weights false, or offload none."
+    )
+
+
+STATES_ON_HOST_NEED_DELAYED_SCALING = Rule(
+    name="states_on_host_need_delayed_scaling",
+    field="offload",
+    reads=("offload",),
+    reason="states on the host need delayed scaling where weights lie in 8 or 4 bits alone",
+    breaches=(Breach(where=_scales_otherwise, words=_scaled_otherwise),),
 )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.hardware import compute_capability
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.cache.compressed_rows import is_compressed
 from plimsoll.planners.serving.cache.kv_formats import CacheTerms
 from plimsoll.planners.serving.cache.pools import Cache
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.engine import engine_named
-from plimsoll.planners.serving.releases.cards import compute_capability
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.settings.settings import Settings
 

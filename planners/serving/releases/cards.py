@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from plimsoll.planners.ground.errors import InvalidQuestion
-from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu, compute_capability
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.releases.served_models import refuses_float16
 
-# By how a card's id begins. Source: https://developer.nvidia.com/cuda-gpus
-COMPUTE_CAPABILITIES = {
-    "v100": 7.0,
-    "t4": 7.5,
-    **dict.fromkeys(("a100", "a30", "a800"), 8.0),
-    **dict.fromkeys(("a10", "a10g", "a40", "rtx-3090", "rtx-a5000", "rtx-a6000"), 8.6),
-    **dict.fromkeys(("l4", "l40", "l40s", "rtx-4090", "rtx-6000-ada"), 8.9),
-    **dict.fromkeys(("gh200", "h100", "h20", "h200", "h800"), 9.0),
-    **dict.fromkeys(("b200", "gb200"), 10.0),
-    **dict.fromkeys(("b300", "gb300"), 10.3),
-    **dict.fromkeys(("rtx-5090", "rtx-pro-6000"), 12.0),
-}
 # No card below compute capability 8.0 computes in it, and AMD's all do.
 BF16, FP16 = "bf16", "fp16"
 UNQUANTIZED = ("fp32", BF16, FP16)
@@ -31,11 +19,6 @@ MODEL_FORMAT = "model-computes-format"
 def is_amd(gpu: Gpu) -> bool:
     """Return whether AMD made the GPU; all others of the catalogue are NVIDIA's."""
     return gpu.name.startswith("AMD ")
-
-
-def compute_capability(gpu: Gpu) -> float | None:
-    """Return the compute capability of an NVIDIA card, None of another's and of one that is not listed."""
-    return next((value for name, value in COMPUTE_CAPABILITIES.items() if gpu.id.startswith(f"{name}-")), None)
 
 
 def card_obstacle(profile: EngineProfile, gpu: Gpu) -> str | None:

@@ -44,6 +44,7 @@ DECISIVE = frozenset({
 # Flags that leave a rank less than is counted.
 MEMORY_SAVING = frozenset({
     "--cpu-offloading", "--main-params-dtype", "--distribute-saved-activations", "--checkpoint-activations",
+    "--fp4-param-gather",
 })  # fmt: skip
 # Megatron-LM's scripts of models whose layers are not those of its GPT.
 OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
@@ -110,7 +111,7 @@ def _megatron_launch(job: Job) -> Read:
     otherwise = otherwise or why_copies_are_not_planned(values, data_parallel, degrees["context_parallel"])
     if otherwise is not None:
         return NotRead(reason=otherwise)
-    low_precision_weights = values.get("low_precision_weights") or values.get("fp4_weights")
+    low_precision_weights = values.get("low_precision_weights")
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
         program=program,

@@ -71,7 +71,7 @@ FLAGS = (
     Flag(names=("fp8-format",), field="fp8", form="text"),
     Flag(names=("fp8-recipe",), field="fp8_recipe", form="text"),
     Flag(names=("fp4-format",), field="fp4", form="text"),
-    Flag(names=("fp4-param-gather",), field="fp4_weights", form="switch"),
+    Flag(names=("reuse-grad-buf-for-mxfp8-param-ag",), field="shares_gradients", form="switch"),
     Flag(names=("fp8-param-gather",), field="low_precision_weights", form="switch"),
     Flag(names=("optimizer",), field="optimizer", form="text"),
     Flag(names=("use-precision-aware-optimizer",), field="precision_aware", form="switch"),

@@ -144,7 +144,8 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         "recompute-modules": layout.recompute_modules or None,
         **_offload_options(layout),
         **({"fp8-recipe": CURRENT_SCALING} if scales_as_it_goes(launch) else {}),
-        "attention-backend": "flash" if question.attention == "flash" else "unfused",
+        # Transformer Engine chooses among its kernels unless it is told.
+        "attention-backend": None if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels is not None,
         "cross-entropy-fusion-impl": next(
             (name for name, kernels in LOSSES.items() if kernels == question.kernels), None
@@ -159,8 +160,6 @@ def _weights_options(launch: TrainingLaunch) -> dict[str, Value]:
     question = launch.question
     if not question.low_precision_weights:
         return {}
-    if question.precision == NVFP4_MIXED:
-        return named(FLAGS, fp4_weights=True)
     shared = {"reuse-grad-buf-for-mxfp8-param-ag": True} if question.precision == MXFP8_MIXED else {}
     return {**named(FLAGS, low_precision_weights=True), **shared}
 
@@ -260,20 +259,23 @@ def _script(launch: TrainingLaunch) -> Sequence[str]:
     return OWN_SCRIPT if why_not(launch) else ("pretrain_gpt.py", *option_lines(megatron_options(launch)))
 
 
-def _environment(launch: TrainingLaunch) -> Sequence[str]:
-    """Return what Megatron-LM insists on (arguments.py, validate_args).
+def environment(launch: TrainingLaunch) -> Sequence[str]:
+    """Return what Megatron-LM insists on (arguments.py, validate_args), and threads for states on the host.
 
     Kernels and messages are to keep their order, and Transformer Engine from 2.10 on is to send no weights to the host.
     """
     layout = launch.layout
-    offload = (KEEPS_WEIGHTS,) if layout.offload_modules else ()
+    variables = [KEEPS_WEIGHTS] if layout.offload_modules else []
+    if layout.offload != "none":
+        # torchrun gives each process one.
+        variables.append(f"OMP_NUM_THREADS=$(($(nproc) / {launch.processes_per_node}))")
     if layout.overlap is not None and layout.overlap.expert_parallel:
         # Docs, user-guide/features/moe_a2a_overlap.md: more than one, so that both streams go on; recipes have 32.
-        return ("CUDA_DEVICE_MAX_CONNECTIONS=32", *offload)
+        return ("CUDA_DEVICE_MAX_CONNECTIONS=32", *variables)
     in_order = layout.tensor_parallel > 1 or layout.context_parallel > 1
-    return (*(("CUDA_DEVICE_MAX_CONNECTIONS=1",) if in_order else ()), *offload)
+    return (*(("CUDA_DEVICE_MAX_CONNECTIONS=1",) if in_order else ()), *variables)
 
 
 MEGATRON = Target(name="megatron", why_not=why_not, write=_text, saved_as="megatron.txt", names_recomputed_modules=True)
 # It has no argument for replicas or accumulation.
-SCRIPT = Script(words=_script, environment=_environment, derives_replicas=lambda _launch: True)
+SCRIPT = Script(words=_script, environment=environment, derives_replicas=lambda _launch: True)

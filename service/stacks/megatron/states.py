@@ -15,6 +15,7 @@ from plimsoll.service.workloads.commands.flags import option
 
 FP32, BF16 = "fp32", "bf16"
 ADAM = "adam"
+DELAYED = "delayed"  # the default of --fp8-recipe
 Values = Mapping[str, Any]
 
 
@@ -75,12 +76,9 @@ def broken_rules_of_states(values: Values) -> Iterator[str]:
     """Yield what its options on states break, as Megatron-LM asserts it."""
     if int(values.get("optimizer_copies", 1)) > 1 and not values.get("distributed_optimizer"):
         yield f"{option(FLAGS, 'optimizer_copies')} needs {option(FLAGS, 'distributed_optimizer')}"
-    for alone, products in (("low_precision_weights", "fp8"), ("fp4_weights", "fp4")):
-        for needed in ("distributed_optimizer", products):
-            if values.get(alone) and not values.get(needed):
-                yield f"{option(FLAGS, alone)} needs {option(FLAGS, needed)}"
     if values.get("fp8") and values.get("fp4"):
         yield f"{option(FLAGS, 'fp8')} and {option(FLAGS, 'fp4')} exclude each other"
+    yield from _of_weights(values)
     aware = option(FLAGS, "precision_aware")
     if values.get("precision_aware"):
         if str(values.get("optimizer", ADAM)) != ADAM:
@@ -90,3 +88,17 @@ def broken_rules_of_states(values: Values) -> Iterator[str]:
         yield f"{option(FLAGS, 'offload')} needs {aware}"
     if str(values.get("gradient_dtype", FP32)) != FP32:
         yield f"{option(FLAGS, 'gradient_dtype')} {values['gradient_dtype']} needs {aware}"
+
+
+def _of_weights(values: Values) -> Iterator[str]:
+    """Yield what options on weights in fp8 alone break (validate_args; DistributedDataParallelConfig)."""
+    alone, recipe = option(FLAGS, "low_precision_weights"), str(values.get("fp8_recipe", DELAYED))
+    if values.get("shares_gradients") and not (values.get("low_precision_weights") and recipe == "mxfp8"):
+        yield f"{option(FLAGS, 'shares_gradients')} needs {alone} and {option(FLAGS, 'fp8_recipe')} mxfp8"
+    if not values.get("low_precision_weights"):
+        return
+    for needed in ("distributed_optimizer", "fp8"):
+        if not values.get(needed):
+            yield f"{alone} needs {option(FLAGS, needed)}"
+    if values.get("offload") and recipe != DELAYED:
+        yield f"{option(FLAGS, 'offload')} with {alone} needs {option(FLAGS, 'fp8_recipe')} {DELAYED}"

@@ -80,8 +80,13 @@ def model_fields(launch: TrainingLaunch) -> dict[str, Any]:
         **_context_fields(layout),
         "expert_model_parallel_size": layout.expert_parallel if has_experts_apart else None,
         "expert_tensor_parallel_size": launch.expert_tensor_parallel if has_experts_apart else None,
-        "mtp_num_layers": question.multi_token_prediction or None,
-        "attention_backend": Code("AttnBackend.flash" if question.attention == "flash" else "AttnBackend.unfused"),
+        # training/comm_overlap.py: one excludes the other.
+        "moe_shared_expert_overlap": False if layout.overlap and layout.overlap.expert_parallel else None,
+        # A checkpoint's own layers for multi-token prediction would be trained as well.
+        "mtp_num_layers": question.multi_token_prediction or Code("None"),
+        "calculate_per_token_loss": True if _averages_tokens(launch) else None,
+        # Transformer Engine chooses among its kernels; flash-attn's alone have no sinks and no wider keys.
+        "attention_backend": None if question.attention == "flash" else Code("AttnBackend.unfused"),
         "cross_entropy_loss_fusion": True,
         "cross_entropy_fusion_impl": "te",
         **recompute_fields(layout),
@@ -92,9 +97,10 @@ def model_fields(launch: TrainingLaunch) -> dict[str, Any]:
 
 def _pipeline_fields(layout: Layout) -> dict[str, Any]:
     way = read_pipeline_layout(layout.pipeline_layout or EVEN)
-    if way.form == LISTED:
-        return {"pipeline_model_parallel_layout": layout.pipeline_layout}
+    # A list says it too, but training/comm_overlap.py asks before it is read.
     chunks = {"virtual_pipeline_model_parallel_size": layout.virtual_pipeline if layout.virtual_pipeline > 1 else None}
+    if way.form == LISTED:
+        return {**chunks, "pipeline_model_parallel_layout": layout.pipeline_layout}
     if way.form == ENDS:
         ends = {"num_layers_in_first_pipeline_stage": way.first, "num_layers_in_last_pipeline_stage": way.last}
         return {**chunks, **ends}
@@ -128,7 +134,7 @@ def holds_weights_alone(launch: TrainingLaunch) -> bool:
     """Return whether weights that are multiplied in 8 or 4 bits lie so alone."""
     question = launch.question
     kept = load_profile(launch.layout.framework).low_precision.get(question.precision)
-    if kept is None or question.method != "full":
+    if kept is None:
         return False
     return kept.alone[0] if question.low_precision_weights is None else question.low_precision_weights
 
@@ -142,12 +148,12 @@ def recipe(launch: TrainingLaunch) -> str:
 def precision_fields(launch: TrainingLaunch) -> dict[str, Any]:
     """Return what the plan has otherwise than the recipe."""
     precision, is_alone = training_precision(launch.question.precision), holds_weights_alone(launch)
-    is_fp4 = precision.name == NVFP4_MIXED
     return {
         "grad_reduce_in_fp32": launch.question.gradient_dtype == "fp32",
         "first_last_layers_bf16": False if precision.is_low else None,
-        "fp8_param_gather": is_alone and not is_fp4 if precision.is_low else None,
-        "fp4_param_gather": is_alone if is_fp4 else None,
+        "fp8_param_gather": is_alone if precision.compute_format == "fp8" else None,
+        # Gradients' buffers are for weights in blocks of 32 alone.
+        "reuse_grad_buf_for_mxfp8_param_ag": False if precision.name == MXFP8_MIXED and not is_alone else None,
     }
 
 
@@ -195,8 +201,13 @@ def replica_fields(launch: TrainingLaunch) -> dict[str, Any]:
         "grad_reduce_in_fp32": launch.question.gradient_dtype == "fp32",
         "overlap_grad_reduce": _hides_gradients(launch),
         "overlap_param_gather": _hides_parameters(launch),
-        "average_in_collective": True,
+        "average_in_collective": not _averages_tokens(launch),
     }
+
+
+def _averages_tokens(launch: TrainingLaunch) -> bool:
+    """Return whether a loss is averaged over tokens: training/config.py asserts it of adapters over context ranks."""
+    return launch.question.method != "full" and launch.layout.context_parallel > 1
 
 
 def _hides_gradients(launch: TrainingLaunch) -> bool:
@@ -222,11 +233,11 @@ def overlap_fields(launch: TrainingLaunch) -> dict[str, Any]:
 
 def checkpoint_fields(launch: TrainingLaunch) -> dict[str, Any]:
     """Return where checkpoints lie."""
-    is_whole = launch.question.method == "full"
+    read = 'os.environ.get("PRETRAINED")' if launch.question.method == "full" else 'os.environ["PRETRAINED"]'
     return {
         "save": "checkpoints",
         "load": "checkpoints",
-        "pretrained_checkpoint": None if is_whole else Code('os.environ["PRETRAINED"]'),
+        "pretrained_checkpoint": Code(read),
         "ckpt_format": "torch_dist",
     }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from plimsoll.planners.formats.precision import FP8_MIXED
 from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
-from plimsoll.service.stacks.megatron.launch import GRADIENT_DTYPES, STATE_DTYPES, scales_as_it_goes
+from plimsoll.service.stacks.megatron.launch import GRADIENT_DTYPES, STATE_DTYPES, environment, scales_as_it_goes
 from plimsoll.service.stacks.megatron_bridge.adapters import why_no_adapters
 from plimsoll.service.stacks.megatron_bridge.config_fields import (
     RECIPES,
@@ -34,7 +34,7 @@ from plimsoll.service.stacks.megatron_bridge.config_fields import (
 FILE = "megatron_bridge_train.py"
 # models/*/: families that `AutoBridge` turns into a Megatron-Core model of text.
 FAMILIES = frozenset({
-    "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "kimi_k2", "llama",
+    "deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "llama",
     "mistral", "nemotron", "nemotron_h", "olmoe", "qwen2", "qwen3", "qwen3_moe", "qwen3_next",
 })  # fmt: skip
 HEADER = '''"""{purpose}"""
@@ -74,7 +74,8 @@ class Way:
 PRETRAINING = Way(
     purpose="""Trains {model} as it was planned; start it on every rank with torchrun.
 
-DATA_PREFIX names a data set in Megatron's indexed format. Without it the data are made up.
+DATA_PREFIX names a data set in Megatron's indexed format. Without it the data are made up. PRETRAINED names the folder
+that AutoBridge.import_ckpt wrote of the model. Without it the weights begin at random.
 """,
     dataset="GPTDatasetConfig",
     imported="from megatron.bridge.training.pretrain import pretrain",
@@ -167,15 +168,7 @@ def _script(launch: TrainingLaunch) -> Sequence[str]:
     return OWN_SCRIPT if why_not(launch) else (FILE,)
 
 
-def _environment(launch: TrainingLaunch) -> Sequence[str]:
-    """Return what Megatron-Core insists on: kernels and messages keep their order."""
-    layout = launch.layout
-    if layout.overlap is not None and layout.overlap.expert_parallel:
-        return ("CUDA_DEVICE_MAX_CONNECTIONS=32",)
-    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if layout.tensor_parallel > 1 or layout.context_parallel > 1 else ()
-
-
 MEGATRON_BRIDGE = Target(
     name="megatron-bridge", why_not=why_not, write=bridge_script, saved_as=FILE, names_recomputed_modules=True
 )
-SCRIPT = Script(words=_script, environment=_environment, derives_replicas=lambda _launch: True)
+SCRIPT = Script(words=_script, environment=environment, derives_replicas=lambda _launch: True)

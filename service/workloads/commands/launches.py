@@ -71,3 +71,18 @@ class CannotRun:
 
 Read: TypeAlias = Launch | NotRead | CannotRun
 """What becomes of a command that is ours to judge."""
+
+
+def as_started(launch: Launch) -> dict[str, Any]:
+    """Return a command's request with nothing on the host that the command does not send there.
+
+    What a request leaves open is the search's to choose, and a command that says nothing of offload does none.
+    """
+    if launch.kind != "train":
+        return dict(launch.request)
+    training, layout = launch.request.get("training", {}), launch.request.get("layout", {})
+    return {
+        **launch.request,
+        "training": {"activation_offload": False, **training},
+        "layout": {"offload": "none", **layout},
+    }

@@ -69,19 +69,37 @@ def test_primary_weights_in_fp8_have_no_16_bit_copy():
 
 
 @pytest.mark.parametrize(
-    ("precision", "copies_bytes"),
+    ("precision", "copies_bytes", "may_be_alone"),
     # Both layouts of a byte, with a scale's byte for 32; without; and of half a byte with one for 16.
-    [("mxfp8-mixed", 2 + 2 / 32), ("fp8-block-mixed", 2), ("nvfp4-mixed", 1 + 2 / 16)],
+    [("mxfp8-mixed", 2 + 2 / 32, True), ("fp8-block-mixed", 2, True), ("nvfp4-mixed", 1 + 2 / 16, False)],
 )
-def test_weights_in_blocks_keep_the_scales_of_both_layouts(precision: str, copies_bytes: float):
-    layout = {"data_parallel": 4, "zero_stage": 1}
-    plain, low, alone = (
-        memory("megatron", precision=name, low_precision_weights=weights, layout=layout, model=small_llama())
-        for name, weights in (("bf16-mixed", None), (precision, None), (precision, True))
-    )
-    elements = 4 * 36_864
-    assert low.items.parameters - plain.items.parameters == copies_bytes * elements
-    assert alone.items.parameters - plain.items.parameters == (copies_bytes - 2) * elements
+def test_weights_in_blocks_keep_the_scales_of_both_layouts(precision: str, copies_bytes: float, may_be_alone: bool):
+    def parameters(precision: str, **asked: bool) -> float:
+        layout = {"data_parallel": 4, "zero_stage": 1}
+        model = small_llama()
+        return memory("megatron", precision=precision, layout=layout, model=model, **asked).items.parameters
+
+    elements, plain = 4 * 36_864, parameters("bf16-mixed")
+    assert parameters(precision) - plain == copies_bytes * elements
+    if may_be_alone:
+        assert parameters(precision, low_precision_weights=True) - plain == (copies_bytes - 2) * elements
+
+
+def test_a_frozen_base_keeps_its_copies_in_fp8_and_adapters_none():
+    # The same layers' matrices, beside adapters that stay in 16 bits; alone they lie in both layouts of a byte.
+    def parameters(precision: str, *, alone: bool = False) -> float:
+        return memory(
+            "megatron-bridge",
+            precision=precision,
+            method="lora",
+            low_precision_weights=alone,
+            layout={"data_parallel": 4, "zero_stage": 1},
+            model=small_llama(),
+        ).items.parameters
+
+    plain = parameters("bf16-mixed")
+    assert parameters("fp8-mixed") - plain == 2 * 4 * 36_864
+    assert parameters("fp8-mixed", alone=True) == plain
 
 
 def test_a_router_s_weights_stay_in_16_bits():

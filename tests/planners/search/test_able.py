@@ -131,7 +131,10 @@ def test_weights_in_fp8_alone_are_asked_for_of_stacks_that_have_them():
     ("asked", "words"),
     [
         ({}, "needs precision fp8-mixed, mxfp8-mixed, fp8-block-mixed or nvfp4-mixed, not bf16-mixed."),
-        ({"precision": "fp8-mixed", "method": "lora"}, "needs method full, not lora."),
+        (
+            {"precision": "fp8-mixed", "method": "qlora"},
+            "is not planned with method qlora, which packs weights in four bits.",
+        ),
     ],
 )
 def test_weights_in_fp8_alone_are_asked_for_in_fp8_and_where_all_learn(asked: dict[str, Any], words: str):

@@ -112,6 +112,25 @@ async def test_training_is_judged_over_all_pods_of_a_job(judge, kind, flags, is_
     assert (answer.is_allowed, answer.warnings) == (is_allowed, ())
 
 
+MEGATRON = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 "
+    "--num-attention-heads 64 --group-query-attention --num-query-groups 8 --max-position-embeddings 131072 "
+    "--vocab-size 128256 --normalization RMSNorm --swiglu --disable-bias-linear --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --bf16 --use-distributed-optimizer --tensor-model-parallel-size 8 "
+    "--sequence-parallel --seq-length 4096 --micro-batch-size 1 --global-batch-size 64"
+)
+
+
+async def test_what_a_command_does_not_send_to_the_host_stays_on_the_gpu(judge):
+    # An eighth of 70.6e9 parameters takes 18 bytes each, of weight, gradient, master weight and moments: 148 GiB.
+    container = a_container(gpus=8, image="trainer", command=MEGATRON.split())
+    answer = await judge.review(read_review(a_review("Job", an_object("Job", container))))
+    assert not answer.is_allowed
+    needed = re.search(r"needs ([\d.]+) GiB", answer.message)
+    assert needed is not None
+    assert float(needed[1]) > 148
+
+
 async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
     args = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "-tp", "2", "--max-model-len", "32768")
     manifest = an_object("Deployment", a_container(*args, gpus=2))

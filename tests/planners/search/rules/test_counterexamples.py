@@ -508,6 +508,13 @@ CASES = (
         numbers=("megatron", "zero_stage 1", "not 0"),
     ),
     Counterexample(
+        rule="states_on_host_need_delayed_scaling",
+        framework="megatron",
+        asked={"precision": "mxfp8-mixed", "low_precision_weights": True},
+        layout={"data_parallel": 2, "zero_stage": 1, "offload": 1},
+        numbers=("megatron", "precision fp8-mixed, not mxfp8-mixed"),
+    ),
+    Counterexample(
         rule="activations_go_by_parts",
         framework="megatron",
         asked={"model": ATTENTION_FREE},

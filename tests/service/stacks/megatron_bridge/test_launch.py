@@ -26,7 +26,7 @@ PRECISION_FIELDS = (
     "fp32", "fp16", "bf16", "params_dtype", "pipeline_dtype", "autocast_dtype", "autocast_enabled",
     "grad_reduce_in_fp32", "fp8", "fp8_recipe", "first_last_layers_bf16", "fp8_margin", "fp8_amax_history_len",
     "fp8_amax_compute_algo", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param",
-    "fp8_param_gather", "fp4_param_gather",
+    "fp8_param_gather",
     "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "reuse_grad_buf_for_mxfp8_param_ag",
 )  # fmt: skip
 RECIPES = (
@@ -165,7 +165,7 @@ def test_gradients_are_in_16_bits_unless_32_are_asked_for(bridge: Any, monkeypat
         ({"precision": "mxfp8-mixed"}, {}, "bf16_with_mxfp8_mixed", True),
         # Its recipe leaves fp8_param_gather off, the only one.
         ({"precision": "fp8-block-mixed"}, {}, "bf16_with_fp8_subchannel_scaling_mixed", False),
-        ({"precision": "nvfp4-mixed"}, {}, "bf16_with_nvfp4_mixed", False),
+        ({"precision": "nvfp4-mixed"}, {}, "bf16_with_nvfp4_mixed", None),
         # Megatron-LM, training/arguments.py: states on the host with --fp8-param-gather need --fp8-recipe delayed.
         ({"precision": "fp8-mixed"}, {"offload": "optimizer"}, "bf16_with_fp8_delayed_scaling_mixed", True),
     ],
@@ -205,9 +205,26 @@ def test_experts_and_unlike_stages_are_the_plan_s(bridge: Any, monkeypatch: pyte
     assert (found.model.expert_model_parallel_size, found.model.expert_tensor_parallel_size) == (8, 1)
     assert found.model.account_for_embedding_in_pipeline_split
     assert found.comm_overlap.overlap_moe_expert_parallel_comm
+    # training/comm_overlap.py: "disable moe_shared_expert_overlap when enabling overlap_moe_expert_parallel_comm"
+    assert not found.model.moe_shared_expert_overlap
     ends = launch(NAME, pipeline_parallel=4, pipeline_layout="first=7,last=7")
     model = ran(ends, monkeypatch).model
+    assert model.mtp_num_layers is None
     assert (model.num_layers_in_first_pipeline_stage, model.num_layers_in_last_pipeline_stage) == (7, 7)
+
+
+def test_a_list_of_stages_says_how_many_a_rank_has(bridge: Any, monkeypatch: pytest.MonkeyPatch):
+    # training/comm_overlap.py asks for virtual stages before the list is read.
+    listed = "Et|" + "t|" * 30 + "tL"
+    given = launch(NAME, pipeline_parallel=4, virtual_pipeline=8, pipeline_layout=listed)
+    model = ran(given, monkeypatch).model
+    assert (model.pipeline_model_parallel_layout, model.virtual_pipeline_model_parallel_size) == (listed, 8)
+
+
+def test_buffers_are_shared_with_weights_in_blocks_of_32_alone(bridge: Any, monkeypatch: pytest.MonkeyPatch):
+    asked = {"precision": "mxfp8-mixed", "low_precision_weights": False}
+    precision = ran(launch(NAME, asked=asked, zero_stage=1), monkeypatch).mixed_precision
+    assert (precision.fp8_param_gather, precision.reuse_grad_buf_for_mxfp8_param_ag) == (False, False)
 
 
 def test_recompute_and_context_are_the_plan_s(bridge: Any, monkeypatch: pytest.MonkeyPatch):
@@ -235,8 +252,12 @@ def test_adapters_are_the_checkpoint_s_matrices_one_by_one(bridge: Any, monkeypa
     found = ran(given, monkeypatch)
     assert found.peft.target_modules == ["linear_q", "linear_v", "linear_fc2"]
     assert (found.peft.dim, found.checkpoint.pretrained_checkpoint, found.dataset.dataset_root) == (8, "folder", "data")
-    # What does not learn lies in 16 bits.
-    assert not found.mixed_precision.fp8_param_gather
+    assert (found.mixed_precision.fp8_param_gather, found.ddp.average_in_collective) == (True, True)
+    # training/config.py: "When finetuning with CP>1, calculate_per_token_loss must be True".
+    over_context = ran(
+        launch(NAME, asked={"method": "lora", "lora": lora}, context_parallel=2, zero_stage=1), monkeypatch
+    )
+    assert (over_context.model.calculate_per_token_loss, over_context.ddp.average_in_collective) == (True, False)
 
 
 @pytest.mark.parametrize(
