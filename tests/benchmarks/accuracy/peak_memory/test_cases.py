@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks.accuracy.peak_memory.cases import DATA, memory_cases, unseen_case
-from benchmarks.accuracy.peak_memory.row_requests import CannotAsk, nanotron_row, row_request
+from benchmarks.accuracy.peak_memory.row_requests import CannotAsk, nanotron_row, row_request, stated_version
 from plimsoll.service.requests.training import TrainRequest
 
 QUERY_KEY_VALUE_OUTPUT = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -65,3 +65,13 @@ def test_the_unseen_runs_are_asked_by_the_requests_that_stand_beside_them():
 def test_every_request_passes_the_schema_as_json():
     for case in CASES.values():
         TrainRequest.model_validate(json.loads(json.dumps(case.request)))
+
+
+def test_a_version_that_a_source_states_is_of_rows_that_are_there_and_is_asked_for():
+    files = ("train_memory.csv", "train_step.csv", "train_step_cases.csv")
+    there = {row["source"] for name in files for row in rows(name)}
+    assert {row["source"] for row in rows("framework_versions.csv")} <= there
+    page = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
+    versions = {case.request.get("framework_version") for case in memory_cases().cases if case.source == page}
+    assert versions == {"2024-12"}
+    assert stated_version({"source": "of no version"}) == stated_version({}) == {}
