@@ -170,6 +170,17 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReading:
+    """What the worst stage's peak reads as by one counter, with that counter's own error band, and what it counts."""
+
+    name: str
+    size_bytes: int
+    low_bytes: int
+    high_bytes: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What one GPU of the worst stage must hold, as nvidia-smi would show it.
 
@@ -178,7 +189,8 @@ class Memory:
     `host_bytes` is what the host needs for each GPU of the fullest node, loading and checkpoints included.
     `node_host_bytes` is what that node needs from the first step on, without loading. Every node with this GPU is taken
     to have `node_host_sure_bytes` for the GPUs in use, and none more than `node_host_limit_bytes`; both are the node's
-    own where the request says what it has. All three are None in plans of earlier versions.
+    own where the request says what it has. All three are None in plans of earlier versions. `readings` are the peak as
+    different counters show it, none in plans of earlier versions.
     """
 
     peak_bytes: int
@@ -197,6 +209,7 @@ class Memory:
     items: MemoryItems
     spikes: tuple[Spike, ...]
     stages: tuple[StageMemory, ...]
+    readings: tuple[MemoryReading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

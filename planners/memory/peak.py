@@ -25,6 +25,7 @@ from plimsoll.planners.memory.programs.choice import Prepared, events_of_stages,
 from plimsoll.planners.memory.programs.chunks import goes_round_once
 from plimsoll.planners.memory.programs.question import Question, question_of
 from plimsoll.planners.memory.programs.stream_pools import PoolPeaks, stream_peaks
+from plimsoll.planners.memory.readings import readings
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes, tensor_overlap_bytes
 from plimsoll.planners.memory.steps.events import Events
@@ -63,6 +64,8 @@ class Account:
     layers: tuple[tuple[int, ...], ...]
     events: tuple[Events, ...]
     fragmentation: FloatArray
+    expandable: FloatArray
+    needed: FloatArray
     runtime: FloatArray
     host: FloatArray
     nvme: FloatArray
@@ -132,7 +135,8 @@ def memory_and_needs(
     """
     account = _account(layouts, index, job)
     stages = tuple(_stage_memory(account, row, index, derived) for row in range(len(account.events)))
-    worst = max(stages, key=lambda stage: stage.peak_bytes)
+    worst_row = max(range(len(stages)), key=lambda row: stages[row].peak_bytes)
+    worst = stages[worst_row]
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
@@ -160,6 +164,14 @@ def memory_and_needs(
         items=items,
         spikes=spikes,
         stages=stages,
+        readings=readings(
+            job.profile,
+            allocated=reserved - items.fragmentation,
+            reserved=reserved,
+            expandable=int(account.expandable[worst_row]),
+            needed=int(account.needed[worst_row]),
+            runtime=items.runtime,
+        ),
     )
     return memory, account.needs
 
@@ -259,8 +271,9 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     asked = question_of(layouts, job)
     rows, shape = asked.rows, asked.rows.stage.shape
     programs = prepared(asked)
-    runtime = _runtime(layouts, job)
-    reserved = _reserved(stream_peaks(programs, job), programs, layouts, rows, job)
+    runtime, pools = _runtime(layouts, job), stream_peaks(programs, job)
+    reserved = _reserved(pools, programs, layouts, rows, job)
+    expandable = pools.main + _surplus(pools.main, job.profile.runtime.expandable_over_allocated, job) + pools.others
     host = host_bytes(asked.held, asked.made, layouts, rows, job)
     stages = rows.stage[:, index].tolist()
     events = events_of_stages(programs, len(stages), index)
@@ -270,6 +283,8 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in stages),
         events=events,
         fragmentation=reserved[:, index] - allocated,
+        expandable=np.minimum(np.broadcast_to(expandable, shape)[:, index], reserved[:, index]),
+        needed=np.minimum(allocated + _kept_when_short(allocated, job), reserved[:, index]),
         runtime=np.broadcast_to(runtime[index], len(stages)),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(placed(asked.held, layouts, job).nvme), shape)[:, index],

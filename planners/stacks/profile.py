@@ -20,6 +20,7 @@ from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, Shardi
 from plimsoll.planners.sharding.cuts import cut_of_kind
 from plimsoll.planners.stacks.folders import STACK, shipped
 from plimsoll.planners.stacks.records import (
+    AllocatedBand,
     Capabilities,
     ErrorBand,
     Fp8Storage,
@@ -85,6 +86,7 @@ class Profile:
     can: Capabilities
     overlap: Overlaps
     band: ErrorBand
+    allocated_band: AllocatedBand
     runtime: RuntimeBytes
     optimizer_transient_copies: int
     sums_wider_gradients_apart: bool

@@ -411,12 +411,21 @@ class ErrorBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedBand:
+    """How far allocated bytes may lie from the estimate, as multiples: nearer than what is reserved for them."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeBytes:
     """What a process holds outside the allocator, and the allocator's own surplus: a multiple, and bytes besides.
 
     `world_communicators` of all ranks stand beside those of the mesh axes. With `stream_pools` the surplus is of the
     main stream's pool, beside which others stand (`planners/memory/programs/stream_pools.py`). An allocator that runs
     short gives segments back of which nothing is in use; `needed_over_allocated` is what it cannot do without.
+    `expandable_over_allocated` is the multiple where segments grow by pages.
     """
 
     context_bytes: int
@@ -426,5 +435,6 @@ class RuntimeBytes:
     workspace_bytes: int
     reserved_over_allocated: float
     needed_over_allocated: float
+    expandable_over_allocated: float
     reserved_slack_bytes: int
     stream_pools: bool

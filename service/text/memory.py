@@ -10,9 +10,8 @@ from plimsoll.service.text.tables import gib, pairs, table, titled, wrapped
 
 def memory_text(memory: Mapping[str, Any]) -> str:
     """Return the section on the memory of one GPU."""
-    return titled(
-        "Memory of one GPU", _budget(memory), "", table(("item", "size", "share"), shares(memory["items"], gib))
-    )
+    items = table(("item", "size", "share"), shares(memory["items"], gib))
+    return titled("Memory of one GPU", _budget(memory), "", items, *_readings(memory))
 
 
 def spikes_text(memory: Mapping[str, Any]) -> str:
@@ -46,6 +45,20 @@ def _node_host(memory: Mapping[str, Any]) -> str | None:
         return None
     there = gib(most) if sure == most else f"{gib(sure)} to {gib(most)}"
     return f"{gib(needed)} of {there}"
+
+
+def _readings(memory: Mapping[str, Any]) -> list[str]:
+    """Return the peak as each counter shows it; nothing where a plan was made without them."""
+    read: Sequence[Mapping[str, Any]] = memory.get("readings", ())
+    rows = [
+        (
+            reading["name"].replace("_", " "),
+            gib(reading["size_bytes"]),
+            f"{gib(reading['low_bytes'])} to {gib(reading['high_bytes'])}",
+        )
+        for reading in read
+    ]
+    return ["", table(("reads as", "size", "range"), rows)] if rows else []
 
 
 def _budget(memory: Mapping[str, Any]) -> str:

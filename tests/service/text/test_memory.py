@@ -37,3 +37,12 @@ def test_a_node_s_host_memory_is_told_beside_what_there_is():
     given = memory_text({**plan, "node_host_sure_bytes": 512 * GIB, "node_host_limit_bytes": 512 * GIB})
     assert "host memory of a node  300.00 GiB of 512.00 GiB" in given
     assert "host memory of a node" not in memory_text({**plan, "node_host_bytes": 0})
+
+
+def test_the_peak_is_told_as_each_counter_shows_it():
+    sizes = {"size_bytes": 3 * 2**30, "low_bytes": 2 * 2**30, "high_bytes": 4 * 2**30}
+    plan = {"peak_bytes": 2**30, "limit_bytes": 2**30, "items": {"runtime": 2**30}}
+    told = memory_text(plan | {"readings": [{"name": "reserved_expandable_segments", **sizes}]})
+    (line,) = (line for line in told.splitlines() if "reserved expandable segments" in line)
+    assert line.endswith("3.00 GiB  2.00 GiB to 4.00 GiB")
+    assert "reads as" not in memory_text(plan)
