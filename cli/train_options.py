@@ -63,6 +63,7 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--lora-modules", "training.lora.target_modules", "Matrices with adapters, between commas.", read=_list),
     option("--lora-save", "training.lora.modules_to_save", "Modules trained whole, between commas.", read=_list),
     option("--lora-base-dtype", "training.lora.base_dtype", "What the frozen base is held in."),
+    option("--lora-dropout", "training.lora.dropout", "How many of an adapter's inputs are dropped, 0 to 1.", float),
     option(
         "--double-quantization/--no-double-quantization",
         "training.lora.double_quantization",

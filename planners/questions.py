@@ -89,7 +89,8 @@ class Lora:
     """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on the named matrices.
 
     Modules to save are copied beside themselves and the copies trained whole, as peft does. `base_dtype` is that of the
-    frozen weights, None as the stack loads them.
+    frozen weights, None as the stack loads them. `dropout` is the probability with which elements of an adapter's input
+    are dropped, None as the stack does by default.
     """
 
     ALL_LINEAR: ClassVar[str] = "all-linear"
@@ -99,6 +100,7 @@ class Lora:
     modules_to_save: tuple[str, ...] = ()
     base_dtype: str | None = None
     double_quantization: bool = True
+    dropout: float | None = None
 
     @property
     def targets_all_linear(self) -> bool:

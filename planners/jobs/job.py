@@ -12,6 +12,7 @@ from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.abilities import why_unsupported
+from plimsoll.planners.jobs.adapter_dropout import with_adapter_dropout
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
 from plimsoll.planners.jobs.offload_modules import modules_worth_sending
 from plimsoll.planners.jobs.optimizers import OptimizerKind, of_matrices_alone, optimizer_kind, updated_by
@@ -175,6 +176,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     if problem is not None:
         raise problem
     profile = running_profile(profile, question.kernels, question.optimizer)
+    profile = with_adapter_dropout(profile, question.lora, question.method, precision.compute_bytes)
     optimizer = updated_by(optimizer, profile.update)
     model = _with_own_head(ByIdentity(question.model)) if profile.unties_head else question.model
     if question.multi_token_prediction:

@@ -178,14 +178,16 @@ def meeting_gradients(
     experts_in_turn: bool = False,
     in_place: bool = False,
     own_code: bool = False,
+    drops_inputs: bool = False,
 ) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
     Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
     activation is, or as many as transformers' `own_code` of it makes; the tensor that the last matrix multiplied has
     been let go of by then, and makes up for one, unless that matrix is frozen and it was not saved, or the activation
-    keeps it as well. Where kernels work `in_place` the halves' gradients take the halves' own places: the product's
-    alone is new, and meets all that was saved.
+    keeps it as well; what is saved behind a dropout (`drops_inputs`) meets a gradient of its own. Where kernels work
+    `in_place` the halves' gradients take the halves' own places: the product's alone is new, and meets all that was
+    saved.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average. What a fused scan
     reads is wider than a narrow feed-forward, and is not there yet as that is differentiated.
     """
@@ -198,7 +200,7 @@ def meeting_gradients(
     ]
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
-    is_saved = learning is None or not last or last[0] in learning
+    is_saved = learning is None or not last or (last[0] in learning and not drops_inputs)
     ungated = [op for op in block.operations if op.kind is OperationKind.ACTIVATION]
     if not ungated:
         return widest, 1 if in_place else 3 - is_saved
@@ -275,7 +277,7 @@ def _saved_elements(
                 saved[operation.inputs[0]] = float(kept * element_bytes)
     for name in in_fp8:
         saved[name] = saved.get(name, 0.0) + fp8_input_bytes
-    for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
+    for name, calls in _adapter_calls(block, kernels, learning).items() if kernels.adapter_dropout_bytes else ():
         saved[name] = saved.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
     return saved
 
@@ -301,16 +303,17 @@ def _save_activation(operation: Operation, saved: dict[str, float], element_byte
     saved[operation.inputs[0]] = float(operation.kept_tensors * element_bytes)
 
 
-def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:
-    """Return how many adapters read each tensor; queries, keys and values have theirs together, as one matrix."""
+def _adapter_calls(block: Block, kernels: Kernels, learning: frozenset[str] | None) -> dict[str, int]:
+    """Return how many adapters read each tensor; queries, keys and values may have theirs together, as one matrix."""
     if learning is None:
         return {}
     readers: dict[str, set[str]] = {}
     for operation in block.operations:
         if operation.kind is OperationKind.MATMUL and operation.name in learning:
             is_attention = not operation.name.startswith(("feed_forward", "shared", "expert"))
+            is_joined = is_attention and kernels.joins_attention_adapters
             for name in operation.inputs:
-                readers.setdefault(name, set()).add("attention" if is_attention else operation.name)
+                readers.setdefault(name, set()).add("attention" if is_joined else operation.name)
     return {name: len(adapters) for name, adapters in readers.items()}
 
 

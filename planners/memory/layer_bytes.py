@@ -238,9 +238,9 @@ def _layer_bytes(
     # torchao, float8/float8_tensor_parallel.py: inputs are cast before tensor-parallel ranks gather them.
     split = {**learning, "fp8_input_bytes": FP8_BYTES} if casts_products else None
     # Under autocast peft casts no input of bitsandbytes' matrices (tuners/lora/bnb.py, `Linear4bit.forward`).
-    # LitGPT's adapters take what their dropouts give.
-    has_casts = method == "lora" and not kernels.adapter_dropout_bytes
-    casts = adapters_by_input(block, part.trainable) if has_casts else NO_CASTS
+    # LitGPT's adapters take what their dropouts give, and of peft's only that is kept.
+    read = adapters_by_input(block, part.trainable) if method == "lora" else NO_CASTS
+    casts = NO_CASTS if kernels.adapter_dropout_bytes else read
     cast = _cast_bytes(part, kernels, attention, size, casts) if casts or method == "full" else whole
     adapters_bytes = adapter_activation_bytes(part, method, size)
     widest, meeting = meeting_gradients(
@@ -249,6 +249,7 @@ def _layer_bytes(
         experts_in_turn=kernels.experts_in_turn,
         in_place=kernels.works_in_place,
         own_code=kernels.transformers_modules,
+        drops_inputs=bool(kernels.adapter_dropout_bytes) and not kernels.joins_attention_adapters,
     )
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapters_bytes),
@@ -307,7 +308,9 @@ def _layer_bytes(
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(block, size),
         state_space=state_space_scan(block, kernels, **learning),
-        adapter_cast_bytes=adapter_cast_bytes(block, kernels, casts, size),
+        adapter_cast_bytes=adapter_cast_bytes(
+            block, kernels, casts if kernels.joins_attention_adapters else read, size
+        ),
         beside_second_run=beside_second_run(block, size),
         copied_halves_bytes=copied_halves_bytes(block, kernels, size),
         keeps_input=keeps_input(block, kernels, learning=part.learning, autocast=False),

@@ -185,7 +185,8 @@ def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int],
     """Return what is live a token beside all that a layer saves, as its last matrix's adapter has its input in fp32.
 
     That input in both widths, the feed-forward's input, both products, the scaled one and their sum; the residual,
-    where the norm keeps no more of it than a copy in fp32. Nothing where that matrix has no adapter.
+    where the norm keeps no more of it than a copy in fp32. A dropout leaves what it gives in fp32 beside what is kept
+    of that. Nothing where that matrix has no adapter.
     """
     products = [op for op in block.operations if op.kind is OperationKind.MATMUL]
     if not products or products[-1].name.startswith("expert") or not casts.get(products[-1].inputs[0]):
@@ -193,7 +194,8 @@ def adapter_cast_bytes(block: Block, kernels: Kernels, casts: Mapping[str, int],
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     has_fp32_copy = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     tokens_wide = CAST_BESIDE_TENSORS + has_fp32_copy
-    cast = (FP32_BYTES + element_bytes) * widths[products[-1].inputs[0]]
+    narrow = FP32_BYTES if kernels.adapter_dropout_bytes else element_bytes
+    cast = (FP32_BYTES + narrow) * widths[products[-1].inputs[0]]
     return cast + tokens_wide * element_bytes * checkpoint_width(block)
 
 

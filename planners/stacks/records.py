@@ -106,7 +106,8 @@ class Kernels:
     `four_bit_unpacking_bytes` are live of each element of such a matrix as it is unpacked (0: it in the compute
     format alone).
     `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
-    output and its mask (0: adapters share the input of their matrix).
+    output and its mask (0: adapters share the input of their matrix). `joins_attention_adapters` marks stacks in which
+    queries, keys and values have one adapter.
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
     the last matrix, which the router's gradient needs (Megatron weights before it).
     `transformer_engine` marks Megatron-Core with Transformer Engine: weight gradients are added up where they
@@ -146,6 +147,7 @@ class Kernels:
     four_bit_input_bytes: int
     four_bit_unpacking_bytes: int
     adapter_dropout_bytes: int
+    joins_attention_adapters: bool
     combine_keeps_expert_outputs: bool
     transformer_engine: bool
     experts_in_turn: bool

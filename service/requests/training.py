@@ -116,6 +116,15 @@ class LoraPart(Wire):
         ),
     ] = None
     double_quantization: bool = Lora().double_quantization
+    dropout: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="The probability with which elements of an adapter's input are dropped. Any above 0 keeps a "
+            "mask and what is left of the input for each adapter. Absent: as the framework does by itself.",
+        ),
+    ] = None
 
 
 class FullLayers(Wire):

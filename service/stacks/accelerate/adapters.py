@@ -35,6 +35,7 @@ def lora_config(launch: TrainingLaunch) -> dict[str, Any]:
         "r": lora.rank,
         "target_modules": lora.ALL_LINEAR if lora.targets_all_linear else list(lora.target_modules),
         **({"modules_to_save": list(lora.modules_to_save)} if lora.modules_to_save else {}),
+        **({} if lora.dropout is None else {"lora_dropout": lora.dropout}),
         "bias": "none",
     }
 

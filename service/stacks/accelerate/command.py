@@ -42,6 +42,7 @@ TRAINER_FLAGS = (
     Flag(names=("optim",), field="optimizer", form="text"),
     Flag(names=("use-peft",), field="use_peft", form="switch"),
     Flag(names=("lora-r", "lora-rank"), field="lora_rank", form="whole"),
+    Flag(names=("lora-dropout",), field="lora_dropout", form="number"),
     Flag(names=("load-in-4bit",), field="load_in_4bit", form="switch"),
     Flag(names=("stage",), field="llama_factory_stage", form="text"),
     Flag(names=("finetuning-type",), field="finetuning_type", form="text"),
@@ -85,6 +86,7 @@ OF_ADAPTERS = re.compile(r"^(?:lora|peft|adapter)-")
 # LLaMA-Factory's own default (hparams/finetuning_args.py).
 LLAMA_FACTORY_TYPE = "lora"
 FOUR_BITS = 4
+TRL_DROPOUT = 0.05
 AS_STORED = "auto"
 # No sample of a batch is shorter, and nothing says that one is longer.
 SHORTEST_SAMPLE_TOKENS = 1
@@ -209,7 +211,10 @@ def _method(values: Values, others: tuple[str, ...]) -> dict[str, Any] | NotRead
             return NotRead(reason="--lora_r stands without a flag that says whether adapters are trained")
         return {"method": "full"}
     in_four_bits = values.get("load_in_4bit") or values.get("q_lora") or values.get("quantization_bit") == FOUR_BITS
-    return {"method": "qlora" if in_four_bits else "lora", **({"lora": {"rank": rank}} if rank is not None else {})}
+    # TRL 1.16, trl/trainer/model_config.py: lora_dropout is 0.05 by default.
+    dropout = values.get("lora_dropout", TRL_DROPOUT if values.get("use_peft") else None)
+    said = {name: value for name, value in (("rank", rank), ("dropout", dropout)) if value is not None}
+    return {"method": "qlora" if in_four_bits else "lora", **({"lora": said} if said else {})}
 
 
 def _trainer_layout(values: Values, gpus: int) -> dict[str, Any] | NotRead:

@@ -102,5 +102,6 @@ def adapter_arguments(lora: Lora, *, in_four_bits: bool) -> dict[str, Any]:
         "apply_lora_to_mlp": not FEED_FORWARD_MODULES.isdisjoint(targets),
         "lora_rank": lora.rank,
         "lora_alpha": 2 * lora.rank,
+        **({} if lora.dropout is None else {"lora_dropout": lora.dropout}),
         "quantize_base": in_four_bits,
     }

@@ -117,4 +117,5 @@ def _lora(part: Mapping[str, Any] | None) -> Lora:
         rank=part["rank"],
         target_modules=(targets,) if isinstance(targets, str) else tuple(targets),
         double_quantization=part["double_quantization"],
+        dropout=part.get("dropout"),
     )

@@ -1,7 +1,7 @@
 """Low-rank adapters beside frozen matrices, with the tensors that peft's layers make and keep.
 
 Source: Hu et al. 2021, arXiv:2106.09685; peft 0.21, tuners/lora/layer.py,
-`Linear.forward`, and tuners/lora/bnb.py, `Linear4bit.forward`. Dropout is off, as peft's default has it.
+`Linear.forward`, and tuners/lora/bnb.py, `Linear4bit.forward`. Dropout is off if not asked for, as peft's default is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ SCALING = 1.0  # lora_alpha / rank; its value changes no tensor
 
 
 class AdaptedLinear(nn.Module):
-    """A frozen linear layer and, beside it, A (rank x inputs) and B (outputs x rank)."""
+    """A frozen linear layer and, beside it, A (rank x inputs) behind a dropout, and B (outputs x rank)."""
 
-    def __init__(self, base: nn.Module, *, features: tuple[int, int], rank: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, base: nn.Module, *, features: tuple[int, int], rank: int, dtype: torch.dtype, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         inputs, outputs = features
         self.base_layer = base
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.lora_A = nn.Linear(inputs, rank, bias=False, dtype=dtype)
         self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=dtype)
 
@@ -39,7 +42,7 @@ class AdaptedLinear(nn.Module):
         base_dtype = result.dtype
         if not (isinstance(self.base_layer, FourBitLinear) and torch.is_autocast_enabled(hidden.device.type)):
             hidden = hidden.to(self.lora_A.weight.dtype)
-        result = result + self.lora_B(self.lora_A(hidden)) * SCALING
+        result = result + self.lora_B(self.lora_A(self.dropout(hidden))) * SCALING
         return result.to(base_dtype)
 
 
@@ -73,7 +76,9 @@ def adapt(model: Any, job: TraceJob, dtype: torch.dtype) -> None:
             if job.lora.targets_all_linear or is_named(path, job.lora.target_modules):
                 adapted += 1
                 features = _features(linear)
-                base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=dtype)
+                base = AdaptedLinear(
+                    base, features=features, rank=job.lora.rank, dtype=dtype, dropout=job.lora.dropout or 0.0
+                )
             setattr(layer.get_submodule(parent_path), name, base)
     if not adapted:
         raise InvalidQuestion(

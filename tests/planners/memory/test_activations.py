@@ -288,6 +288,18 @@ def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
     assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
 
 
+def test_peft_s_queries_keys_and_values_keep_what_a_dropout_of_their_own_leaves():
+    kernels = load_profile("accelerate").kernels
+    dropping = dataclasses.replace(kernels, adapter_dropout_bytes=3)
+    dropped, shared = (
+        saved_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
+        for each in (dropping, kernels)
+    )
+    # Three adapters have 3 bytes each of the input of which they shared 2; the output's 3 beside attention's context.
+    assert dropped.sequence_bytes - shared.sequence_bytes == (3 * 3 - 2) * H
+    assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
+
+
 def test_under_autocast_every_adapter_keeps_a_cast_of_its_own():
     kernels = load_profile("accelerate").kernels
     shared, cast = (

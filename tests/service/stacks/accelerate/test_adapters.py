@@ -23,6 +23,13 @@ def test_peft_reads_its_config_from_a_folder(tmp_path: Path):
     found = LoraConfig.from_pretrained(str(tmp_path))
     assert (found.r, found.target_modules) == (32, {"q_proj", "v_proj"})
     assert found.base_model_name_or_path == "meta-llama/Llama-3.1-8B"
+    assert "lora_dropout" not in content
+
+
+def test_peft_drops_what_the_plan_does():
+    lora = Lora(dropout=0.05)
+    given = launch("accelerate", model_name="meta-llama/Llama-3.1-8B", asked={"method": "lora", "lora": lora})
+    assert training_artifacts(given).files["peft"]["lora_dropout"] == 0.05
 
 
 @pytest.mark.parametrize(

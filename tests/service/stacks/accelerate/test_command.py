@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from plimsoll.service.stacks.commands import training_launch
@@ -45,8 +47,21 @@ def test_the_launchers_sharding_is_a_zero_stage(flags: str, zero_stage: int, fra
 
 def test_adapters_and_four_bits_are_a_method():
     read = request(f"torchrun {TRAINER} --use_peft --lora_r 8 --load_in_4bit --optim paged_adamw_8bit")
-    assert (read["training"]["method"], read["training"]["lora"]) == ("qlora", {"rank": 8})
+    assert (read["training"]["method"], read["training"]["lora"]) == ("qlora", {"rank": 8, "dropout": 0.05})
     assert read["training"]["optimizer"] == "paged-adamw-8bit"
+
+
+@pytest.mark.parametrize(
+    ("flags", "lora"),
+    [
+        # TRL's own default; other programs' is not counted.
+        ("--use_peft", {"dropout": 0.05}),
+        ("--use_peft --lora_dropout 0", {"dropout": 0.0}),
+        ("--lora_enable True --lora_dropout 0.1 --lora_r 4", {"rank": 4, "dropout": 0.1}),
+    ],
+)
+def test_the_dropout_before_adapters_is_read(flags: str, lora: dict[str, Any]):
+    assert request(f"torchrun {TRAINER} {flags}")["training"]["lora"] == lora
 
 
 @pytest.mark.parametrize(
