@@ -15,6 +15,7 @@ from plimsoll.planners.architecture.weight import Part, Split, Weight
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.own_code import OwnCode
 
 # Defaults of transformers' T5Config.
 DEFAULT_BUCKETS = 32
@@ -171,5 +172,15 @@ def _stack(config: ConfigReader) -> _Stack:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "t5": Family(reader=t5),
+    # The dropout between the matrices of a feed-forward is not described: a mask, and a copy of what is left.
+    "t5": Family(
+        reader=t5,
+        own_code=OwnCode(
+            dropout_key="dropout_rate",
+            dropout=0.1,
+            score_dropout_key="dropout_rate",
+            score_dropout=0.1,
+            softmax_in_fp32=False,
+        ),
+    ),
 }

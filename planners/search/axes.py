@@ -105,7 +105,7 @@ def choices_of(question: TrainingQuestion, job: Job) -> Choices:
         offload=offload_choices(question, can)[:1],
         recompute=_recompute(question, job),
         fused_cross_entropy=tuple(
-            choice for choice in fused if not choice or can.fused_cross_entropy or len(fused) == 1
+            choice for choice in fused if not choice or can.fuses_loss_of(job.model.model_type) or len(fused) == 1
         ),
     )
 

@@ -338,7 +338,8 @@ class Capabilities:
     attention it runs, `attention_without_bf16` those on cards below compute capability 8.0, where no bf16 is and
     torch's memory-efficient kernel stands for flash ones. `optimizer_precisions` has the
     precisions of optimizers that do not run in all. `companions` marks stacks that TRL's trainers run on, with models
-    beside the one that learns. `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
+    beside the one that learns. `fused_loss_of` are the model types whose loss its program fuses, all where it is empty.
+    `evaluation_logits_kept_by` is the program that keeps an evaluation's logits, or empty.
     """
 
     methods: tuple[Method, ...]
@@ -372,6 +373,7 @@ class Capabilities:
     recompute: tuple[RecomputeForm, ...]
     selective_policy: SelectivePolicy
     fused_cross_entropy: bool
+    fused_loss_of: tuple[str, ...]
     gradient_compression: tuple[GradientCompression, ...]
     optimizers: tuple[str, ...]
     undivided_optimizers: tuple[str, ...]
@@ -380,6 +382,10 @@ class Capabilities:
     companions: bool
     multi_token_prediction: bool
     evaluation_logits_kept_by: str
+
+    def fuses_loss_of(self, model_type: str) -> bool:
+        """Return whether its program fuses the loss of such models with their head."""
+        return self.fused_cross_entropy and (not self.fused_loss_of or model_type in self.fused_loss_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

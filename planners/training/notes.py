@@ -272,6 +272,16 @@ def _attention(told: Told) -> Iterator[str]:
         )
 
 
+def _fused_by_others(told: Told) -> Iterator[str]:
+    """Yield that the program does not fuse the loss of such models by itself, where that is asked for."""
+    model_type, can = told.question.model.model_type, told.job.profile.can
+    if told.layout.fused_cross_entropy and not can.fuses_loss_of(model_type):
+        yield (
+            f"What {told.job.profile.name} fuses losses with has no patch for {model_type!r}: the plan takes it that "
+            "another fused cross-entropy is put in, without which the logits stand whole."
+        )
+
+
 def _chosen_by_search(told: Told) -> Iterator[str]:
     """Yield what the search switched on though nobody asked for it."""
     layout, named = told.layout, named_fields(told.question)
@@ -459,6 +469,7 @@ NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
     _memory,
     _time,
     _ties,
+    _fused_by_others,
     _chosen_by_search,
     _layers,
     _elsewhere,

@@ -49,6 +49,13 @@ def test_selective_recompute_is_left_out_where_it_gains_nothing():
     assert 1 in layouts("megatron", attention="eager").recompute.tolist()
 
 
+def test_a_fused_loss_that_no_patch_has_is_left_out_unless_it_is_asked_for():
+    # Liger-Kernel 0.8.5 has none for StarCoder 2.
+    other = replace(small_llama(), model_type="starcoder2")
+    assert set(layouts("accelerate", model=other).fused_cross_entropy.tolist()) == {False}
+    assert set(layouts("accelerate", model=other, fused_cross_entropy=True).fused_cross_entropy.tolist()) == {True}
+
+
 def test_a_fused_loss_is_left_out_beside_a_reference_unless_it_is_asked_for():
     beside = {"companions": (Companion(role="reference"),)}
     assert set(layouts("accelerate").fused_cross_entropy.tolist()) == {False, True}

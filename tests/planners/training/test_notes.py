@@ -566,3 +566,14 @@ def test_an_overlap_that_no_run_of_the_stack_shows_is_said_to_be_assumed():
         "fsdp2", Overlap(tensor_parallel=True), kernels="compiled"
     )
     assert "No timed run of megatron that hides" not in overlap_told("megatron", Overlap(tensor_parallel=True))
+
+
+def test_a_fused_loss_that_no_patch_has_is_told_where_it_is_asked_for():
+    asked = question(gpus=1, framework="accelerate", fused_cross_entropy=True, global_batch_size=1)
+    other = replace(asked, model=replace(small_llama(), model_type="starcoder2"))
+    told = [
+        [each for each in plan_training(one).assumptions if "has no patch for" in each]
+        for one in (replace(asked, model=small_llama()), other)
+    ]
+    assert told[0] == []
+    assert told[1][0].startswith("What accelerate fuses losses with has no patch for 'starcoder2':")
