@@ -243,9 +243,14 @@ def checkpoint_fields(launch: TrainingLaunch) -> dict[str, Any]:
 
 
 def adapter_fields(launch: TrainingLaunch) -> dict[str, Any]:
-    """Return the adapters, without a dropout of their own; alpha, which no plan decides, is twice the rank."""
-    rank = launch.question.lora.rank
-    return {"target_modules": targets(launch), "dim": rank, "alpha": 2 * rank, "dropout": 0.0}
+    """Return the adapters; alpha, which no plan decides, is twice the rank."""
+    lora = launch.question.lora
+    return {
+        "target_modules": targets(launch),
+        "dim": lora.rank,
+        "alpha": 2 * lora.rank,
+        "dropout": lora.dropout or 0.0,
+    }
 
 
 def data_fields(launch: TrainingLaunch) -> dict[str, Any]:
