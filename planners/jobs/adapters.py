@@ -186,6 +186,25 @@ def check_targets(model: ModelSpec, lora: Lora) -> None:
     _check_names(lora.modules_to_save, owners, known, SAVED_POINTER)
 
 
+def unadapted_note(model: ModelSpec, lora: Lora) -> str | None:
+    """Return which of the usual names a model lacks, and what its other matrices are called; None where it has all."""
+    blocks = (model.embedding, *model.layers, model.head)
+    matrices = [weight for block in blocks for weight in block.weights if is_matrix(weight) and weight.is_linear]
+    adapted = dict.fromkeys(module_name(weight) for weight in matrices if is_targeted(weight, lora))
+    lacking = [name for name in lora.target_modules if name not in adapted]
+    others = dict.fromkeys(
+        module_name(weight)
+        for weight in matrices
+        if module_name(weight) not in adapted and weight.part not in (Part.HEAD, Part.ROUTER)
+    )
+    if lora.target_modules != Lora().target_modules or not lacking or not others:
+        return None
+    return (
+        f"Adapters stand beside {', '.join(adapted)}. The model has no {', '.join(lacking)}, and {', '.join(others)} "
+        "have none: name them in training.lora.target_modules, or all-linear."
+    )
+
+
 def _check_names(names: Iterable[str], paths: Iterable[str], known: Iterable[str], pointer: str) -> None:
     """Raise `InvalidQuestion` for the first name that no module has."""
     paths = list(paths)

@@ -14,6 +14,7 @@ from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, durati
 from plimsoll.planners.ground.hardware import has_bf16
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.ground.units import GIB, GIGA
+from plimsoll.planners.jobs.adapters import unadapted_note
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.pipeline_layouts import BEHIND_FIRST, BY_LAYERS, EVEN, own_way
 from plimsoll.planners.jobs.recompute_modules import LAYER_NORM, NOT_WITH_DELAYED_SCALING, has_norm_apart
@@ -433,6 +434,9 @@ def _elsewhere(told: Told) -> Iterator[str]:
             )
     if job.method != "full":
         yield frozen_note(job)
+        beside = unadapted_note(job.model, job.lora)
+        if beside is not None:
+            yield beside
         stacked = stacked_experts_note(job)
         if stacked is not None:
             yield stacked

@@ -80,6 +80,8 @@ def _splits_batch(layouts: Candidates, asked: Asked) -> BoolArray:
 
 def _batch(case: Case, asked: Asked) -> str:
     data, micro = case.layout.data_parallel, case.layout.micro_batch_size
+    if data == 1:
+        return f"global_batch_size {asked.global_batch_size} is not a multiple of micro_batch_size {micro}."
     return (
         f"global_batch_size {asked.global_batch_size} is not a multiple of data_parallel {data} x micro_batch_size "
         f"{micro} = {data * micro}."

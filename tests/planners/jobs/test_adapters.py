@@ -7,12 +7,15 @@ from plimsoll.planners.jobs.adapters import (
     adapter_weights,
     adapters_by_input,
     check_targets,
+    is_matrix,
     learning_operations,
     matrix_features,
     module_name,
+    unadapted_note,
 )
 from plimsoll.planners.questions import Lora
 from tests.planners.factories import gpt, llama, small_mixtral
+from tests.planners.sharding.models import DEEPSEEK, spec
 
 PHI_3 = {
     "model_type": "phi3",
@@ -123,3 +126,18 @@ def test_experts_may_share_one_adapter():
     )
     assert shared == 3 * 8 * (64 + 128)
     assert own == count * shared
+
+
+def test_usual_names_that_a_model_lacks_are_told_with_what_its_matrices_are_called():
+    told = unadapted_note(describe_config(PHI_3, name="phi"), Lora())
+    assert told is not None
+    assert "Adapters stand beside o_proj, down_proj." in told
+    assert "qkv_proj, gate_up_proj have none" in told
+    assert unadapted_note(llama(), Lora()) is None
+    assert unadapted_note(describe_config(PHI_3, name="phi"), Lora(target_modules=("qkv_proj",))) is None
+
+
+def test_a_router_s_bias_takes_no_adapter():
+    weights = [weight for block in spec(DEEPSEEK).layers for weight in block.weights if len(weight.shape) == 1]
+    assert weights
+    assert not any(is_matrix(weight) for weight in weights)
