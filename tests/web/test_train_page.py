@@ -217,7 +217,7 @@ def test_what_is_kept_free_is_said_in_gib_and_linked_in_bytes(page: Browser):
 
 def test_a_deadline_is_asked_for_where_there_is_one_to_keep(page: Browser):
     page.ask("/")
-    field = "document.querySelector('[data-when]')"
+    field = "document.querySelector('[name=\"deadline_seconds\"]').closest('[data-when]')"
     assert page.value(f"{field}.hidden")
     page.fill("objective", "deadline")
     assert not page.value(f"{field}.hidden")
