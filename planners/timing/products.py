@@ -21,13 +21,12 @@ from plimsoll.planners.architecture import Operation
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.layouts.candidates import FloatArray, IntArray
-from plimsoll.planners.operators.products import GRID, products
+from plimsoll.planners.operators.products import GRID, products_of_engines
 from plimsoll.planners.operators.surface import Grid, Surface
 
-# Their 16-bit products are all cuBLAS's, of three releases; the middle one of the three stands. Of 8 bits the fastest
-# does: engines cast activations within the time, in kernels of their own, training within the kernel that comes before
+# Products of 16 bits are cuBLAS's in every engine, of several releases: the middle one stands. Of 8 bits the fastest
+# does: engines cast activations within the time, in kernels of their own, training in the kernel that comes before
 # (Transformer Engine, pytorch/module/layernorm_linear.py).
-ENGINES = ("vllm", "sglang", "tensorrt-llm")
 SIXTEEN_BITS, EIGHT_BITS = "bfloat16", "fp8"
 FORMATS_OF = {SIXTEEN_BITS: (SIXTEEN_BITS,), EIGHT_BITS: (EIGHT_BITS, "fp8_static", "fp8_block")}
 # Rows, outputs and inputs of a product that is as fast as any.
@@ -63,10 +62,7 @@ FLAT = ProductShapes(surface=None, long_seconds_per_flop=1.0)
 @functools.lru_cache(maxsize=MOST_KEPT_SHAPES)
 def product_shapes(gpu: ByIdentity[Gpu], number_format: str) -> ProductShapes:
     """Return a card's shapes, those of the nearest measured card beside their rooflines where it has no tables."""
-    asked = [(name, products(gpu.value, engine, name)) for name in FORMATS_OF[number_format] for engine in ENGINES]
-    # What stands in for another format says nothing of this one, unless nothing else does.
-    own = [one.surface for name, one in asked if one.evidence.variant == name and one.evidence.is_own_engine]
-    found = own or [asked[0][1].surface]
+    found = [one.surface for one in products_of_engines(gpu.value, FORMATS_OF[number_format])]
     kept = np.median if number_format == SIXTEEN_BITS else np.min
     log2_seconds = SHARING.growing(kept([surface.log2_seconds for surface in found], axis=0))
     surface = Surface(knots=GRID.knots, log2_seconds=SHARING.sharing(log2_seconds), roofline=found[0].roofline)

@@ -31,10 +31,11 @@ from benchmarks.accuracy.step_time.estimates import Group, grouped
 from benchmarks.accuracy.step_time.statistics import FloatArray
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.ground.identity import ByIdentity
-from plimsoll.planners.operators.attention import prompt_attention
+from plimsoll.planners.operators.attention import PROMPT, prompt_attention
+from plimsoll.planners.operators.tables import measured_engines
 from plimsoll.planners.stacks.profile import textbook
 from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
-from plimsoll.planners.timing.products import EIGHT_BITS, ENGINES, SIXTEEN_BITS, product_shapes
+from plimsoll.planners.timing.products import EIGHT_BITS, SIXTEEN_BITS, product_shapes
 from plimsoll.planners.timing.stalls import stall_seconds
 from plimsoll.planners.timing.step import step_seconds
 
@@ -93,9 +94,10 @@ def _long_product(card: str, number_format: str) -> float:
 
 def _long_attention(card: str) -> float:
     """Return what of the peak causal attention of 8,192 tokens and 32 heads reaches forward in three engines."""
+    engines = measured_engines(PROMPT)
     gpu, tokens, heads, size = catalogue().gpu(card), 8192, 32, 128
     flops = 2.0 * heads * tokens**2 * size
-    seconds = [float(prompt_attention(gpu, engine, size).seconds(1, tokens, heads, 8)) for engine in ENGINES]
+    seconds = [float(prompt_attention(gpu, engine, size).seconds(1, tokens, heads, 8)) for engine in engines]
     return flops / float(np.median(seconds)) / gpu.peak_flops_per_second["bf16"]
 
 

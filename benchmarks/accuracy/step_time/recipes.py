@@ -1,8 +1,7 @@
 """What sources say elsewhere of runs beside what their tables print: recompute, and what hides behind what.
 
 A row of `train_step_recipes.csv` names the recipe of the release that a run was published with. One of Megatron-Bridge
-stands there only if its tensor, pipeline, context and expert parallelism, virtual stages, micro-batch, GPUs and sharding
-are as printed.
+stands there only if its degrees of parallelism, virtual stages, micro-batch, GPUs and sharding are all as printed.
 """
 
 from __future__ import annotations
