@@ -11,7 +11,7 @@ import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.timing.collectives import all_reduce_seconds, rank_group
-from plimsoll.planners.timing.compute import LOW_PRECISION_FORMATS
+from plimsoll.planners.timing.compute import LOW_PRECISION_FORMATS, shapes_of
 from plimsoll.planners.timing.efficiency import Efficiency, GpuEfficiency
 
 
@@ -21,10 +21,10 @@ def matmul_seconds(
     """Return one product of rows x inputs and inputs x outputs, two operations a multiply-add."""
     is_low = number_format in LOW_PRECISION_FORMATS
     fraction = gpu.low_precision_peak_fraction if is_low else gpu.matmul_peak_fraction
-    narrowest = min(inputs, outputs)
-    fill = rows / (rows + gpu.matmul_half_tokens) * narrowest / (narrowest + gpu.matmul_half_features)
+    sides = (np.array([float(side)]) for side in (rows, outputs, inputs))
+    multiple = float(shapes_of(hardware.gpu, gpu, is_low=is_low).multiple(*sides)[0])
     rates: Mapping[str, float] = hardware.gpu.peak_flops_per_second
-    return 2.0 * rows * inputs * outputs / (rates[number_format] * fraction * fill)
+    return 2.0 * rows * inputs * outputs * multiple / (rates[number_format] * fraction)
 
 
 def memory_seconds(moved_bytes: float, hardware: Hardware, gpu: GpuEfficiency) -> float:

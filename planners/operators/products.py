@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.operators.formats import FORMATS, operations_per_second
 from plimsoll.planners.operators.surface import FloatArray, Grid, Roofline, Surface
-from plimsoll.planners.operators.tables import Evidence, find
+from plimsoll.planners.operators.tables import Evidence, find, measured_engines
 
 OPERATOR = "products"
 # Rows, outputs, inputs.
@@ -71,3 +72,13 @@ def products(gpu: Gpu, engine: str, number_format: str) -> Products:
     if found is None:
         raise KeyError(number_format)
     return Products(surface=found[0], evidence=found[1])
+
+
+def products_of_engines(gpu: Gpu, formats: Sequence[str]) -> tuple[Products, ...]:
+    """Return products of any of the formats by each engine that was measured with one.
+
+    What stands in for a format or an engine says nothing of it, and is left out unless nothing else is there.
+    """
+    asked = [(name, products(gpu, engine, name)) for name in formats for engine in measured_engines(OPERATOR)]
+    own = [one for name, one in asked if one.evidence.variant == name and one.evidence.is_own_engine]
+    return tuple(own or [asked[0][1]])

@@ -75,6 +75,12 @@ def measured_cards() -> tuple[str, ...]:
 
 
 @cache
+def measured_engines(operator: str) -> tuple[str, ...]:
+    """Return the engines whose kernels of an operator were measured on any card."""
+    return tuple(sorted({entry.engine for card in measured_cards() for entry in _entries(card).get(operator, ())}))
+
+
+@cache
 def _file(card: str) -> NpzFile:
     file: NpzFile = np.load(FOLDER / f"{card}.npz")
     return file

@@ -1,12 +1,13 @@
 """Operations to seconds: a roofline for each kind of work.
 
-A matrix product runs at a fraction of the peak that falls for small sides,
-attention at its kernel's fraction, everything else at the memory's rate. The
-backward pass of a product is two products, one where the weight is frozen.
+A matrix product runs at a fraction of the peak that falls for small sides as it
+was measured (`products.py`), attention at its kernel's fraction, everything else at
+the memory's rate. The backward pass of a product is two products, one where the
+weight is frozen.
 
 Sums over the operations of a block are formed once for each distinct
-tensor-parallel degree and spread over the layouts: matrix products take
-(tokens + half) · M(t), all other work tokens · (S/t_s + T/t).
+tensor-parallel degree and spread over the layouts: matrix products at powers of
+two of tokens, all other work as tokens · (S/t_s + T/t).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
-from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.hardware import Gpu, Hardware
 from plimsoll.planners.ground.identity import ByIdentity
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.recompute_modules import again
@@ -26,8 +27,18 @@ from plimsoll.planners.layouts.candidates import Candidates, FloatArray, once
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
 from plimsoll.planners.layouts.module_sets import by_module_set
-from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.collectives import NO_SECONDS
+from plimsoll.planners.timing.efficiency import Efficiency, GpuEfficiency
 from plimsoll.planners.timing.fusion import saved_bytes
+from plimsoll.planners.timing.products import (
+    EIGHT_BITS,
+    FLAT,
+    SIXTEEN_BITS,
+    ProductShapes,
+    places,
+    product_lines,
+    product_shapes,
+)
 from plimsoll.planners.timing.recurrent import chunked_flops
 from plimsoll.planners.timing.unpacking import unpacking_seconds
 
@@ -57,20 +68,14 @@ def layer_seconds(
     """Return the seconds of one block's operations."""
     clock = _clock(layouts, job, ByIdentity(hardware), ByIdentity(efficiency))
     work, experts = _work(ByIdentity(part.block.operations)), _most_experts(ByIdentity(part.block))
-    products = clock.products(work.products, experts)
+    products, products_backward = clock.products(work.products, experts, is_frozen=bool(part.frozen))
     attention = clock.attention(work.scores)
     moved = clock.moved(work.others, part.block)
     unpacking = unpacking_seconds(part, layouts, job, hardware, efficiency)
     attention_backward = efficiency.common.attention_backward_multiple
     scan_forward, scan_backward = clock.beyond_moving(work.scans, part.block, attention_backward)
     forward = products + attention + moved + unpacking + scan_forward
-    backward = (
-        products * (1.0 if part.frozen else 2.0)
-        + attention_backward * attention
-        + 2.0 * moved
-        + unpacking
-        + scan_backward
-    )
+    backward = products_backward + attention_backward * attention + 2.0 * moved + unpacking + scan_backward
     return LayerSeconds(forward=forward, backward=backward, attention=attention)
 
 
@@ -102,7 +107,8 @@ def _by_policy(part: BlockWeights, own: LayerSeconds, experts: int, clock: _Cloc
         return own.attention if is_repeated else np.zeros(1)
     if policy != "alternate_matmuls":
         return np.zeros(1)
-    return own.forward - own.attention - clock.products(_work(ByIdentity(part.block.operations)).alternate, experts)
+    kept, _ = clock.products(_work(ByIdentity(part.block.operations)).alternate, experts)
+    return own.forward - own.attention - kept
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)
@@ -144,9 +150,8 @@ def _of_modules(block: Block, modules: tuple[str, ...], experts: int, clock: _Cl
     """Return what the named parts of a layer take again."""
     fuses_norms = job.profile.kernels.transformer_engine
     work = _work(ByIdentity(_again(ByIdentity(block), modules, fuses_norms=fuses_norms)))
-    result: FloatArray = (
-        clock.products(work.products, experts) + clock.attention(work.scores) + clock.moved(work.others, block)
-    )
+    products, _ = clock.products(work.products, experts)
+    result: FloatArray = products + clock.attention(work.scores) + clock.moved(work.others, block)
     return result
 
 
@@ -163,8 +168,10 @@ class _Clock:
         self._gpu = efficiency.gpu
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
+        adds = efficiency.stack.adds_gradients_in_products
+        self._gradient_bytes = 2.0 * (job.states.accumulator or job.states.gradient) if adds else 0.0
         # Its product adds to an expert's gradient, which is read for that, or writes a new one.
-        gradient_passes = 2.0 if efficiency.stack.adds_gradients_in_products else 1.0
+        gradient_passes = 2.0 if adds else 1.0
         self._expert_element_bytes = efficiency.stack.expert_weight_multiple * (
             2.0 * job.precision.compute_bytes + gradient_passes * job.states.gradient
         )
@@ -176,11 +183,18 @@ class _Clock:
             self._expert_ranks = layouts.expert_parallel * ranks / layouts.tensor_parallel
         degrees, self._degree = distinct(layouts.tensor_parallel)
         self._degrees = tuple(degrees.tolist())
+        self._place = places(self._tokens, self._degree)
+        # The busiest rank's share of the copies that tokens send to experts, as tokens.
+        self._routed_tokens, self._routed_place = self._tokens, self._place
+        if job.model.experts_per_token:
+            self._routed_tokens = self._tokens * self._busiest
+            self._routed_place = places(self._routed_tokens, self._degree)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
         is_low = wanted in LOW_PRECISION_FORMATS
         fraction = self._gpu.low_precision_peak_fraction if is_low else self._gpu.matmul_peak_fraction
         self._product_rate = rates[wanted] * fraction
+        self._shapes = shapes_of(hardware.gpu, self._gpu, is_low=is_low)
         attention_peak = rates[ATTENTION_FORMAT if is_low else wanted]
         self._attention_rate = attention_peak * self._gpu.attention_peak_fraction * efficiency.stack.attention_multiple
         self._square_rate = attention_peak * self._gpu.matmul_peak_fraction
@@ -190,22 +204,47 @@ class _Clock:
         # Under a causal mask a token attends to half the sequence and itself.
         self._context = (job.sequence_length + 1) / 2
 
-    def products(self, operations: tuple[Operation, ...], experts: int) -> FloatArray:
-        """Return the forward seconds of matrix products together.
+    def products(
+        self, operations: tuple[Operation, ...], experts: int, *, is_frozen: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the forward and the backward seconds of matrix products together.
 
         `experts` is how many experts a layer has in all: a rank moves the weights of
         every one of its own, however few tokens come to it.
         """
-        gpu, rate = self._gpu, self._product_rate
-        per_token, shared, per_routed_token = _products_by_degree(
-            ByIdentity(operations), self._degrees, rate, gpu.matmul_half_features
-        )
-        # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
-        half = gpu.matmul_half_tokens
-        result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
+        forward, backward = self._computed(operations, is_routed=False, is_frozen=is_frozen)
+        if not is_frozen:
+            backward = backward + self._gradient_seconds(operations)
         if experts > 1:
-            result = result + self._tokens * self._busiest * per_routed_token[self._degree]
-            result = result + self._expert_weight_seconds(operations) * (experts / self._expert_ranks)
+            routed = self._computed(operations, is_routed=True, is_frozen=is_frozen)
+            weights = self._expert_weight_seconds(operations) * (experts / self._expert_ranks)
+            forward = forward + routed[0] + weights
+            backward = backward + routed[1] + weights * (1.0 if is_frozen else 2.0)
+        return forward, backward
+
+    def _computed(
+        self, operations: tuple[Operation, ...], *, is_routed: bool, is_frozen: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the forward and the backward seconds of multiplying; of frozen weights one gradient is left."""
+        lines = product_lines(ByIdentity(operations), self._degrees, ByIdentity(self._shapes), is_routed=is_routed)
+        if lines is None:
+            return NO_SECONDS, NO_SECONDS
+        tokens, place = (self._routed_tokens, self._routed_place) if is_routed else (self._tokens, self._place)
+        forward = lines.forward.at(tokens, place) / self._product_rate
+        if is_frozen:
+            return forward, forward
+        return forward, lines.backward.at(tokens, place) / self._product_rate
+
+    def _gradient_seconds(self, operations: Sequence[Operation]) -> FloatArray:
+        """Return the reading and writing of a sum of gradients that products add to, of weights that all tokens share.
+
+        The product's last step does it, once a micro-batch, when there is nothing left to multiply.
+        """
+        if not self._gradient_bytes:
+            return NO_SECONDS
+        shapes = (op.matmul_shape for op in operations if op.copies == 1 and op.matmul_shape)
+        elements = sum(inputs * outputs for inputs, outputs in shapes)
+        result: FloatArray = elements * self._gradient_bytes / self._tensor / self._memory_rate
         return result
 
     def _expert_weight_seconds(self, operations: Sequence[Operation]) -> FloatArray:
@@ -271,28 +310,11 @@ class _Clock:
         return result
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
-def _products_by_degree(
-    same: ByIdentity[tuple[Operation, ...]], degrees: tuple[int, ...], flops_per_second: float, half_features: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return a token's seconds of the products that every token takes, twice, and of its experts'; for each degree."""
-    ranks = np.array(degrees)
-    shared, per_token, per_routed_token = (np.zeros(ranks.size) for _ in range(3))
-    for operation in same.value:
-        inputs, outputs = operation.matmul_shape or (1, 1)
-        columns = 1.0 if operation.is_row_parallel else ranks
-        rows = ranks if operation.is_row_parallel else 1.0
-        narrowest = np.minimum(inputs / rows, outputs / columns)
-        fill = narrowest / (narrowest + half_features)
-        # Whatever the context: only attention's products grow with it.
-        flops = operation.forward_flops_per_token(0.0) / ranks
-        seconds = flops / (flops_per_second * fill)
-        if operation.copies > 1:
-            per_routed_token += seconds
-        else:
-            per_token += seconds
-            shared += seconds
-    return per_token, shared, per_routed_token
+def shapes_of(card: Gpu, reached: GpuEfficiency, *, is_low: bool) -> ProductShapes:
+    """Return how many times as long as a long product others take on a card, in 16 bits or in a format of fewer."""
+    if not reached.measured_sizes:
+        return FLAT
+    return product_shapes(ByIdentity(card), EIGHT_BITS if is_low else SIXTEEN_BITS)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_SUMS)

@@ -33,8 +33,8 @@ class GpuEfficiency:
     """What kernels of one GPU generation reach of the datasheet; fractions are above 0 and at most 1.
 
     A matrix product runs at `matmul_peak_fraction` of the peak when its sides
-    are long; at half of that when it has `matmul_half_tokens` tokens, or when
-    its narrower side has `matmul_half_features` features.
+    are long, at `low_precision_peak_fraction` in formats of a byte and less; with
+    `measured_sizes` others are as much slower as measured ones (`products.py`).
     """
 
     name: str
@@ -42,8 +42,7 @@ class GpuEfficiency:
     provenance: str
     matmul_peak_fraction: float
     low_precision_peak_fraction: float
-    matmul_half_tokens: float
-    matmul_half_features: float
+    measured_sizes: bool
     attention_peak_fraction: float
     memory_bandwidth_fraction: float
     link_fraction: float

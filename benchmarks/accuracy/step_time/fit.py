@@ -6,8 +6,10 @@ Least squares on the logarithm of estimated over measured seconds, by
 Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
 node, a retry) do not pull. Each source weighs as the square root of its cases.
 A stack may have a slow mode (`planners/timing/stalls.py`): each run is fitted by the mode that is nearer to it, and
-its upper bound holds the slow one. Parameters stay inside physical bounds. `low` and `high` of a stack are set by
-hand, from what fits without a source make of it (`left_out.py` beside this file).
+its upper bound holds the slow one. Parameters stay inside physical bounds, and each is held to what is known of it
+without whole steps, as a site's calibration is to what ships: a card's to its measured operators, a stack's to the
+textbook's. So what few runs tell of does not follow their accidents. `low` and `high` of a stack are set by hand, from
+what fits without a source make of it (`left_out.py` beside this file).
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ import numpy as np
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.estimates import Group, grouped
 from benchmarks.accuracy.step_time.statistics import FloatArray
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.ground.identity import ByIdentity
+from plimsoll.planners.operators.attention import PROMPT, prompt_attention
+from plimsoll.planners.operators.tables import measured_engines
+from plimsoll.planners.stacks.profile import textbook
 from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
+from plimsoll.planners.timing.products import EIGHT_BITS, SIXTEEN_BITS, product_shapes
 from plimsoll.planners.timing.stalls import stall_seconds
 from plimsoll.planners.timing.step import step_seconds
 
@@ -35,11 +43,13 @@ from plimsoll.planners.timing.step import step_seconds
 # to be least, and one published run in ten stalled.
 HUBER = 0.1
 ITERATIONS = 25
+# What a figure pulls with that lies one spread from its prior: as a run does that is missed by 5 %.
+PRIOR_ERROR = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One figure of one data file, with its physical bounds."""
+    """One figure of one data file, with its physical bounds, and what it is held to: one `spread` costs PRIOR_ERROR."""
 
     folder: str
     file: str
@@ -47,58 +57,88 @@ class Parameter:
     low: float
     high: float
     step: float
+    prior: float
+    spread: float
 
 
-def _fraction(folder: str, file: str, key: str, low: float, high: float = 1.0) -> Parameter:
-    return Parameter(folder=folder, file=file, key=key, low=low, high=high, step=0.01)
+def _card(file: str, key: str, low: float, high: float, prior: float) -> Parameter:
+    """Return a fraction of a card's, held to what its operators were measured at."""
+    return Parameter(folder="gpus", file=file, key=key, low=low, high=high, step=0.01, prior=prior, spread=0.1)
 
 
-def _size(folder: str, file: str, key: str, low: float, high: float) -> Parameter:
-    return Parameter(folder=folder, file=file, key=key, low=low, high=high, step=(high - low) / 200)
+def _fraction(file: str, key: str, low: float, high: float = 1.0) -> Parameter:
+    return _of_stack(file, key, low, high, step=0.01, spread=(high - low) / 4)
 
 
+def _size(file: str, key: str, low: float, high: float) -> Parameter:
+    return _of_stack(file, key, low, high, step=(high - low) / 200, spread=(high - low) / 4)
+
+
+def _latency(file: str, key: str, low: float, high: float) -> Parameter:
+    """Return a multiple of a latency, of which the textbook knows the least alone."""
+    return _of_stack(file, key, low, high, step=(high - low) / 200, spread=high - low)
+
+
+def _of_stack(file: str, key: str, low: float, high: float, *, step: float, spread: float) -> Parameter:
+    """Return a figure of a stack's, held to the textbook's."""
+    prior = float(getattr(load_efficiency(textbook().name).stack, key))
+    return Parameter(folder="stacks", file=file, key=key, low=low, high=high, step=step, prior=prior, spread=spread)
+
+
+def _long_product(card: str, number_format: str) -> float:
+    """Return what of the peak a long measured product reaches."""
+    gpu = catalogue().gpu(card)
+    rate = gpu.peak_flops_per_second["fp8" if number_format == EIGHT_BITS else "bf16"]
+    return 1.0 / (product_shapes(ByIdentity(gpu), number_format).long_seconds_per_flop * rate)
+
+
+def _long_attention(card: str) -> float:
+    """Return what of the peak causal attention of 8,192 tokens and 32 heads reaches forward in three engines."""
+    engines = measured_engines(PROMPT)
+    gpu, tokens, heads, size = catalogue().gpu(card), 8192, 32, 128
+    flops = 2.0 * heads * tokens**2 * size
+    seconds = [float(prompt_attention(gpu, engine, size).seconds(1, tokens, heads, 8)) for engine in engines]
+    return flops / float(np.median(seconds)) / gpu.peak_flops_per_second["bf16"]
+
+
+A100, H100, B200, GB300 = "a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb", "gb300-nvl-279gb"
+# NCCL over a node's network cards: what cards of no known generation are given.
+NETWORK = load_efficiency(textbook().name).gpu.network_fraction
 PARAMETERS: tuple[Parameter, ...] = (
-    _fraction("gpus", "ampere", "matmul_peak_fraction", 0.5, 0.90),
-    _size("gpus", "ampere", "matmul_half_features", 32, 1024),
-    _size("gpus", "ampere", "matmul_half_tokens", 16, 1024),
-    _fraction("gpus", "ampere", "attention_peak_fraction", 0.3, 0.75),
-    _fraction("gpus", "ampere", "link_fraction", 0.5, 0.9),
-    _fraction("gpus", "ampere", "network_fraction", 0.2, 0.95),
-    _fraction("gpus", "hopper", "matmul_peak_fraction", 0.4, 0.82),
-    _fraction("gpus", "hopper", "low_precision_peak_fraction", 0.3, 0.80),
-    _size("gpus", "hopper", "matmul_half_features", 32, 2048),
-    _size("gpus", "hopper", "matmul_half_tokens", 16, 1024),
-    _fraction("gpus", "hopper", "attention_peak_fraction", 0.3, 0.75),
-    _fraction("gpus", "blackwell", "matmul_peak_fraction", 0.3, 0.85),
-    _fraction("gpus", "blackwell", "low_precision_peak_fraction", 0.3, 0.85),
-    _size("gpus", "blackwell", "matmul_half_features", 32, 2048),
-    _fraction("gpus", "blackwell", "attention_peak_fraction", 0.3, 0.75),
-    _fraction("gpus", "blackwell-ultra", "low_precision_peak_fraction", 0.3, 0.85),
-    _size("stacks", "megatron", "traffic_multiple", 0.8, 3.0),
-    _fraction("stacks", "megatron", "data_overlap_fraction", 0.0),
-    _fraction("stacks", "megatron", "tensor_overlap_fraction", 0.0),
-    _size("stacks", "megatron", "exposed_sends", 0.0, 2.0),
-    _fraction("stacks", "megatron", "expert_overlap_fraction", 0.0),
-    _size("stacks", "megatron", "host_expert_layer_seconds", 0.0, 0.02),
-    _size("stacks", "megatron", "expert_weight_multiple", 1.0, 20.0),
-    _size("stacks", "composer", "traffic_multiple", 0.8, 5.0),
-    _fraction("stacks", "composer", "data_overlap_fraction", 0.0),
-    _fraction("stacks", "composer", "attention_multiple", 0.3),
-    _size("stacks", "fsdp2", "traffic_multiple", 0.8, 5.0),
-    _fraction("stacks", "fsdp2", "attention_multiple", 0.3),
-    _fraction("stacks", "deepspeed", "data_overlap_fraction", 0.0),
-    _size("stacks", "deepspeed", "data_hop_multiple", 1.0, 20.0),
-    _size("stacks", "nanotron", "traffic_multiple", 0.8, 12.0),
-    _size("stacks", "nanotron", "host_layer_seconds", 0.0, 0.02),
-    _size("stacks", "nanotron", "host_collective_seconds", 0.0, 0.002),
-    _size("stacks", "nanotron", "host_rank_seconds", 0.0, 0.02),
-    _size("stacks", "nanotron", "step_seconds", 0.0, 1.0),
-    _fraction("stacks", "nanotron", "data_overlap_fraction", 0.0),
-    _fraction("stacks", "nanotron", "gather_overlap_fraction", 0.0),
-    _size("stacks", "nanotron", "exposed_sends", 0.0, 10.0),
-    _fraction("stacks", "nanotron", "network_fraction", 0.02),
-    _size("stacks", "nanotron", "data_hop_multiple", 1.0, 50.0),
-    _size("stacks", "nanotron", "stall_seconds", 0.0, 3.0),
+    _card("ampere", "matmul_peak_fraction", 0.5, 0.90, _long_product(A100, SIXTEEN_BITS)),
+    _card("ampere", "attention_peak_fraction", 0.3, 0.75, _long_attention(A100)),
+    _card("ampere", "network_fraction", 0.2, 0.95, NETWORK),
+    _card("hopper", "matmul_peak_fraction", 0.4, 0.82, _long_product(H100, SIXTEEN_BITS)),
+    _card("hopper", "low_precision_peak_fraction", 0.3, 0.90, _long_product(H100, EIGHT_BITS)),
+    _card("hopper", "attention_peak_fraction", 0.3, 0.75, _long_attention(H100)),
+    _card("blackwell", "matmul_peak_fraction", 0.3, 0.85, _long_product(B200, SIXTEEN_BITS)),
+    _card("blackwell", "low_precision_peak_fraction", 0.3, 0.85, _long_product(B200, EIGHT_BITS)),
+    _card("blackwell", "attention_peak_fraction", 0.3, 0.75, _long_attention(B200)),
+    _card("blackwell-ultra", "low_precision_peak_fraction", 0.3, 0.85, _long_product(GB300, EIGHT_BITS)),
+    _size("megatron", "traffic_multiple", 0.8, 5.0),
+    _fraction("megatron", "data_overlap_fraction", 0.0),
+    _fraction("megatron", "tensor_overlap_fraction", 0.0),
+    _size("megatron", "exposed_sends", 0.0, 2.0),
+    _fraction("megatron", "expert_overlap_fraction", 0.0),
+    _size("megatron", "host_expert_layer_seconds", 0.0, 0.02),
+    _size("megatron", "expert_weight_multiple", 1.0, 20.0),
+    _size("composer", "traffic_multiple", 0.8, 5.0),
+    _fraction("composer", "data_overlap_fraction", 0.0),
+    _fraction("composer", "attention_multiple", 0.3),
+    _size("fsdp2", "traffic_multiple", 0.8, 5.0),
+    _fraction("fsdp2", "attention_multiple", 0.3),
+    _latency("deepspeed", "data_hop_multiple", 1.0, 20.0),
+    _size("nanotron", "traffic_multiple", 0.8, 12.0),
+    _size("nanotron", "host_layer_seconds", 0.0, 0.02),
+    _size("nanotron", "host_collective_seconds", 0.0, 0.002),
+    _size("nanotron", "host_rank_seconds", 0.0, 0.02),
+    _size("nanotron", "step_seconds", 0.0, 1.0),
+    _fraction("nanotron", "data_overlap_fraction", 0.0),
+    _fraction("nanotron", "gather_overlap_fraction", 0.0),
+    _size("nanotron", "exposed_sends", 0.0, 10.0),
+    _fraction("nanotron", "network_fraction", 0.02),
+    _latency("nanotron", "data_hop_multiple", 1.0, 50.0),
+    _size("nanotron", "stall_seconds", 0.0, 3.0),
 )
 
 
@@ -125,6 +165,12 @@ class Fit:
         nearer: FloatArray = np.where(np.abs(plain) <= np.abs(stalled), plain, stalled)
         return nearer
 
+    def loss(self, values: FloatArray, residuals: FloatArray) -> float:
+        """Return Huber's weighted sum of squares, and the squares of how far the values lie from their priors."""
+        size = np.abs(residuals)
+        of_cases = np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))
+        return float((self.weights**2 * of_cases).sum() + (strayed(values) ** 2).sum())
+
     def both(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return each case's estimated seconds, and how much longer its stack's slow mode takes."""
         estimated, stalls = np.full(len(self.cases), np.inf), np.full(len(self.cases), np.inf)
@@ -144,6 +190,12 @@ class Fit:
                 stall_seconds(group.layouts, group.job, efficiency),
             )
         return self._cache[key]
+
+
+def strayed(values: FloatArray) -> FloatArray:
+    """Return how far values lie from their priors, as logarithms of a case's error."""
+    away = [(value - one.prior) / one.spread for value, one in zip(values, PARAMETERS, strict=True)]
+    return PRIOR_ERROR * np.array(away)
 
 
 def _files(group: Group) -> tuple[str, str]:
@@ -169,43 +221,41 @@ def start_values() -> FloatArray:
 
 
 def fitted_values(fit: Fit, values: FloatArray) -> FloatArray:
-    """Return the values of least weighted squares, by damped Gauss-Newton steps inside the bounds."""
+    """Return the values of least loss, by damped Gauss-Newton steps inside the bounds."""
     low, high = (np.array([getattr(one, end) for one in PARAMETERS]) for end in ("low", "high"))
     span, damping = high - low, 1e-2
+    pulls = np.diag(PRIOR_ERROR * span / np.array([one.spread for one in PARAMETERS]))
     residual = fit.residuals(values)
+    loss = fit.loss(values, residual)
     for _ in range(ITERATIONS):
         weight = fit.weights * np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-12)))
-        slopes = np.empty((residual.size, values.size))
-        for index, one in enumerate(PARAMETERS):
-            moved = values.copy()
-            moved[index] += one.step if values[index] + one.step <= one.high else -one.step
-            slopes[:, index] = (fit.residuals(moved) - residual) / (moved[index] - values[index]) * span[index]
-        jacobian, weighted = slopes * weight[:, None], residual * weight
-        while damping < 1e6:
-            normal = jacobian.T @ jacobian
-            free = np.ones(values.size, dtype=bool)
-            gradient = jacobian.T @ weighted
-            free &= ~((values <= low) & (gradient > 0)) & ~((values >= high) & (gradient < 0))
-            inner = normal[np.ix_(free, free)] + damping * np.diag(np.diag(normal)[free] + 1e-6)
+        jacobian = np.concatenate([_slopes(fit, values, residual) * span * weight[:, None], pulls])
+        gradient = jacobian.T @ np.concatenate([residual * weight, strayed(values)])
+        free = ~((values <= low) & (gradient > 0)) & ~((values >= high) & (gradient < 0))
+        normal = (jacobian.T @ jacobian)[np.ix_(free, free)]
+        before = loss
+        while damping < 1e6 and loss == before:
             move = np.zeros(values.size)
-            move[free] = -np.linalg.solve(inner, gradient[free])
+            move[free] = -np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-6), gradient[free])
             trial = np.clip(values + move * span, low, high)
             found = fit.residuals(trial)
-            if _loss(found, fit.weights) < _loss(residual, fit.weights):
-                gain = _loss(residual, fit.weights) - _loss(found, fit.weights)
-                values, residual, damping = trial, found, damping / 3
-                break
-            damping *= 4
-        else:
-            return values
-        if gain < 1e-5 * _loss(residual, fit.weights):
+            if fit.loss(trial, found) < loss:
+                values, residual, loss, damping = trial, found, fit.loss(trial, found), damping / 3
+            else:
+                damping *= 4
+        if before - loss < 1e-5 * loss:
             return values
     return values
 
 
-def _loss(residual: FloatArray, weights: FloatArray) -> float:
-    size = np.abs(residual)
-    return float((weights**2 * np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))).sum())
+def _slopes(fit: Fit, values: FloatArray, residual: FloatArray) -> FloatArray:
+    """Return what each residual changes by with each value."""
+    slopes = np.empty((residual.size, values.size))
+    for index, one in enumerate(PARAMETERS):
+        moved = values.copy()
+        moved[index] += one.step if values[index] + one.step <= one.high else -one.step
+        slopes[:, index] = (fit.residuals(moved) - residual) / (moved[index] - values[index])
+    return slopes
 
 
 def write(values: FloatArray) -> None:
@@ -244,8 +294,8 @@ def main() -> None:
     fit = Fit([case for case in all_cases()[0] if not case.held_out])
     before = start_values()
     values = fitted_values(fit, before)
-    print(f"{len(fit.cases)} cases, loss {_loss(fit.residuals(before), fit.weights):.3f}", end="")
-    print(f" -> {_loss(fit.residuals(values), fit.weights):.3f}")
+    losses = [fit.loss(each, fit.residuals(each)) for each in (before, values)]
+    print(f"{len(fit.cases)} cases, loss {losses[0]:.3f} -> {losses[1]:.3f}")
     for one, old, new in zip(PARAMETERS, before, values, strict=True):
         edge = "  (at its bound)" if new in (one.low, one.high) else ""
         print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")

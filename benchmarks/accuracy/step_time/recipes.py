@@ -1,7 +1,7 @@
-"""What Megatron-Bridge's own recipes say of runs beside what its tables print: recompute, and what hides behind what.
+"""What sources say elsewhere of runs beside what their tables print: recompute, and what hides behind what.
 
-A row of `megatron_bridge_recipes.csv` names the recipe of the release that a run was published with. It stands there
-only if tensor, pipeline, context and expert parallelism, virtual stages, micro-batch, GPUs and sharding are as printed.
+A row of `train_step_recipes.csv` names the recipe of the release that a run was published with. One of Megatron-Bridge
+stands there only if its degrees of parallelism, virtual stages, micro-batch, GPUs and sharding are all as printed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[2] / "data" / "megatron_bridge_recipes.csv"
+TABLE = Path(__file__).resolve().parents[2] / "data" / "train_step_recipes.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

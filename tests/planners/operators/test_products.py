@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.operators.products import GRID, products, roofline
+from plimsoll.planners.operators.products import GRID, products, products_of_engines, roofline
 from plimsoll.planners.operators.tables import measured_cards
 
 # Medians over outputs and inputs of 4,096 to 16,384 of the measurements, as parts of the dense peak
@@ -106,3 +106,11 @@ def test_weights_in_4_bits_have_another_cards_kernel_for_such_stand_in_before_th
 def test_few_rows_in_nvfp4_take_what_was_measured(rows, outputs, inputs, microseconds):
     priced = products(catalogue().gpu("b200-sxm-180gb"), "vllm", "nvfp4")
     assert priced.seconds(rows, outputs, inputs) * 1e6 == pytest.approx(microseconds, rel=0.15)
+
+
+def test_engines_without_a_format_say_nothing_of_it():
+    # TensorRT-LLM alone has static fp8 on B200; on A100, which multiplies no 8 bits, 16-bit products stand in.
+    b200, a100 = (catalogue().gpu(name) for name in ("b200-sxm-180gb", "a100-sxm-80gb"))
+    assert {one.evidence.engine for one in products_of_engines(b200, ("fp8_static",))} == {"tensorrt-llm"}
+    assert [one.evidence.variant for one in products_of_engines(a100, ("fp8",))] == ["bfloat16"]
+    assert len(products_of_engines(b200, ("bfloat16",))) == 3

@@ -296,8 +296,9 @@ def test_context_ranks_of_a_window_all_exchange_heads(name: str, sequence_length
 def test_the_most_ranks_of_a_node_exchange_heads_where_that_is_faster():
     # Two nodes of eight: 1,024 tokens a rank are too few for attention to hide fifteen hops of a ring.
     asked = question(
-        gpus=16, global_batch_size=8, framework="megatron", sequence_length=16384, layout={"context_parallel": 16}
-    )
+        gpus=16, global_batch_size=8, framework="megatron", sequence_length=16384, layout={"context_parallel": 16},
+        micro_batch_size=1,
+    )  # fmt: skip
     free, ring = (
         plan_without_advice(each).plan
         for each in (asked, replace(asked, layout=replace(asked.layout, context_all_to_all=1)))

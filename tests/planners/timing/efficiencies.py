@@ -10,8 +10,7 @@ from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
 CARD = {
     "matmul_peak_fraction": 0.5,
     "low_precision_peak_fraction": 0.25,
-    "matmul_half_tokens": 0.0,
-    "matmul_half_features": 0.0,
+    "measured_sizes": False,
     "attention_peak_fraction": 0.5,
     "memory_bandwidth_fraction": 0.5,
     "link_fraction": 0.5,

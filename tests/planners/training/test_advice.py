@@ -373,8 +373,11 @@ def test_the_same_stack_is_no_other_framework():
         method="qlora",
         global_batch_size=16,
         micro_batch_size=1,
+        activation_offload=False,
     )
-    answer = plan_training(asked)
+    # At PCIe 5's rate weights on the host take less than computing a layer again.
+    card = replace(asked.hardware.gpu, pcie_bytes_per_second=63e9)
+    answer = plan_training(replace(asked, hardware=replace(asked.hardware, gpu=card)))
     assert answer.plan.layout.offload != "none"
     assert {"layout.offload": "none"} in [dict(each.change) for each in answer.advice]
     others = [each for each in answer.advice if "framework" in each.change]

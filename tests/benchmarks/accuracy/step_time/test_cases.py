@@ -70,7 +70,7 @@ def test_layers_on_the_host_stay_open_where_a_recipe_has_some():
 
 
 def test_every_recipe_is_of_a_case():
-    assert {row["case_id"] for row in rows("megatron_bridge_recipes.csv")} <= {one.table for one in CASES}
+    assert {row["case_id"] for row in rows("train_step_recipes.csv")} <= {one.table for one in CASES}
 
 
 def test_layers_that_do_not_come_out_even_are_divided_as_the_plan_does():
