@@ -118,7 +118,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     _size("megatron", "traffic_multiple", 0.8, 5.0),
     _fraction("megatron", "data_overlap_fraction", 0.0),
     _fraction("megatron", "tensor_overlap_fraction", 0.0),
-    _size("megatron", "exposed_sends", 0.0, 2.0),
     _fraction("megatron", "expert_overlap_fraction", 0.0),
     _size("megatron", "host_expert_layer_seconds", 0.0, 0.02),
     _size("megatron", "expert_weight_multiple", 1.0, 20.0),
