@@ -226,7 +226,7 @@ def published_case(row: Row) -> Case | str:
         global_batch_size=int(row["global_batch"]),
         layout=layout,
         recompute_modules=recipe.recompute_modules if recipe else (),
-        request=_request(row, framework, config, layout, attention, kernels, recipe),
+        request=_request(row, _asked_as(framework, source), config, layout, attention, kernels, recipe),
         seconds=_seconds(row, source, model),
         peak_bytes=None,
     )
@@ -336,6 +336,12 @@ def _micro_batches(row: Row, attention: str) -> tuple[int, ...]:
         return (1,)
     share = int(row["global_batch"]) // int(row["dp"] or 1)
     return tuple(size for size in (1, 2, 4, 8) if share % size == 0)
+
+
+def _asked_as(framework: str, source: str) -> str:
+    """Return the stack by the name that its runs are asked by: NeMo's and Megatron-Bridge's are timed as Megatron's."""
+    is_bridge = framework == "megatron" and source.startswith(("Megatron-Bridge", "NeMo"))
+    return "megatron-bridge" if is_bridge else framework
 
 
 def _request(
