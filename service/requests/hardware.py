@@ -54,6 +54,7 @@ class GpuByHand(Wire):
     pcie_bytes_per_second: Rate
     nic_bytes_per_second: Rate
     gpus_per_node: GpusPerNode
+    gpus_per_host: GpusPerNode | None = None
     source: Annotated[str, Field(max_length=2_000)] = "given in the request"
     aliases: Annotated[list[Name], Field(max_length=100, default_factory=list)]
     assumptions: Annotated[list[Annotated[str, Field(max_length=2_000)]], Field(max_length=100, default_factory=list)]

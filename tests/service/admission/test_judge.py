@@ -99,7 +99,7 @@ async def test_serving_is_judged_in_every_kind_of_object(judge, kind, args, gpus
 
 TRAINING = (
     "torchrun train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1 "
-    "--max_seq_length 4096 --bf16 --gradient_checkpointing"
+    "--max_seq_length 4096 --bf16 --torch_dtype float32 --gradient_checkpointing"
 )
 
 

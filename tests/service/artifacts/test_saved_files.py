@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def test_a_file_holds_what_its_ending_says(name: str):
         ".yaml": lambda: isinstance(yaml.safe_load(content), dict),
         ".toml": lambda: tomllib.loads(content),
         ".json": lambda: not isinstance(content, str),
+        ".py": lambda: ast.parse(content),
         ".txt": lambda: all(line.startswith("--") for line in content.splitlines()),
         ".sh": lambda: not isinstance(yaml.safe_load(content), dict) and not is_refused_by_a_shell(content),
         "": lambda: content.startswith("#!"),

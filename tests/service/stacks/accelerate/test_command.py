@@ -150,7 +150,7 @@ def test_fsdp_may_offload(flags: tuple[str, ...]):
     assert launch.request["layout"]["offload"] == "optimizer+parameters"
 
 
-@pytest.mark.parametrize("flag", ["--use-precision-aware-optimizer", "--fp8-param-gather"])
+@pytest.mark.parametrize("flag", ["--use-precision-aware-optimizer", "--distribute-saved-activations"])
 def test_megatrons_flags_that_leave_more_are_named(flag: str):
     launch = training_launch((*MEGATRON.split(), flag), 8, a_plain_container())
     assert launch.memory_saving == (flag,)

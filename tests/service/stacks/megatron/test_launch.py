@@ -10,6 +10,7 @@ import argparse
 import shlex
 import typing
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -66,6 +67,7 @@ def config(given: TrainingLaunch) -> Any:
     """Return megatron-core's config of a plan's arguments."""
     import dataclasses
 
+    from megatron.core.transformer import transformer_config
     from megatron.core.transformer.enums import AttnBackend
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -83,7 +85,10 @@ def config(given: TrainingLaunch) -> Any:
     if chunks is not None:
         stage = given.question.model.num_layers // given.layout.pipeline_parallel
         values["virtual_pipeline_model_parallel_size"] = stage // int(chunks)
-    return TransformerConfig(**values, pipeline_dtype=_dtype(given))
+    # Transformer Engine, which what is asked in FP8 needs, is in the images that a plan names and not on a machine
+    # without GPUs.
+    with mock.patch.object(transformer_config, "is_te_min_version", return_value=True):
+        return TransformerConfig(**values, pipeline_dtype=_dtype(given))
 
 
 def _lists(said: list[str], config_class: type) -> dict[str, Any]:
