@@ -68,11 +68,11 @@ def test_what_was_timed_of_a_stack_on_a_card_is_known(framework: str, card: str,
 def test_a_card_that_nobody_timed_has_no_narrower_a_band_than_cards_had_that_a_fit_had_not_seen(
     name: str, *, experts: bool
 ):
-    # Nine in ten took 0.80 to 1.41 times the estimate, with experts 0.73 to 1.84.
+    # Nine in ten took 0.80 to 1.41 times the estimate, with experts 0.73 to 1.94.
     low, high = load_efficiency(name, "l4-24gb").band(experts=experts)
     stack = load_efficiency(name).band(experts=experts)
     assert low == min(stack[0], 0.73 if experts else 0.80)
-    assert high == max(stack[1], 1.84 if experts else 1.41)
+    assert high == max(stack[1], 1.94 if experts else 1.41)
 
 
 def site(**measured: Mapping[str, float]) -> SiteEfficiency:
